@@ -1,0 +1,1 @@
+"""A complete model runner: scheduler, paged KV cache, persistent batch, command lists, devices."""

@@ -1,0 +1,88 @@
+"""What a request must satisfy before the scheduler sees it. Standard library only."""
+
+from __future__ import annotations
+
+from runner.config import RunnerConfig
+from runner.core import ImageSpan, Request, RequestError, RequestState
+from runner.models import ModelSpec, VisionSpec
+
+
+def admit(request: Request, model: ModelSpec, config: RunnerConfig) -> RequestState:
+    """The request's state, its image spans found; RequestError says why it cannot be served."""
+    _check_length(request, config)
+    _check_ids(request, model)
+    return RequestState(request=request, spans=_image_spans(request, model))
+
+
+def _check_length(request: Request, config: RunnerConfig) -> None:
+    name, length = request.request_id, len(request.prompt)
+    if length == 0:
+        raise RequestError(f"request {name}: the prompt is empty; give it at least one token")
+    if length >= config.max_model_len:
+        raise RequestError(
+            f"request {name}: the prompt has {length} tokens, but runner.max_model_len is "
+            f"{config.max_model_len} and one position must be left for output; shorten it"
+        )
+    longest = min(length + request.sampling.max_tokens, config.max_model_len)
+    capacity = config.num_blocks * config.block_size
+    if longest > capacity:
+        raise RequestError(
+            f"request {name}: prompt and output take {longest} positions, the cache holds {capacity} "
+            f"(runner.num_blocks x runner.block_size); raise runner.num_blocks"
+        )
+
+
+def _check_ids(request: Request, model: ModelSpec) -> None:
+    for position, token_id in enumerate(request.prompt.token_ids):
+        if not 0 <= token_id < model.vocab_size:
+            raise RequestError(
+                f"request {request.request_id}: token id {token_id} at position {position} is outside "
+                f"{model.name}'s vocabulary of {model.vocab_size}"
+            )
+
+
+def _image_spans(request: Request, model: ModelSpec) -> tuple[ImageSpan, ...]:
+    """Runs of placeholders, cut into one span an image; both counts are named when they disagree."""
+    images = request.prompt.images
+    if model.vision is None:
+        if images:
+            raise RequestError(
+                f"request {request.request_id}: {model.name} takes no images, got {len(images)}"
+            )
+        return ()
+    vision = model.vision
+    _check_shapes(request, vision)
+    positions = [
+        position
+        for position, token_id in enumerate(request.prompt.token_ids)
+        if token_id == vision.image_token_id
+    ]
+    expected = len(images) * vision.rows_per_image
+    if len(positions) != expected:
+        raise RequestError(
+            f"request {request.request_id}: {len(positions)} image placeholders in the prompt, but "
+            f"{len(images)} images give {expected} image tokens"
+        )
+    return tuple(_spans(request, vision, positions))
+
+
+def _spans(request: Request, vision: VisionSpec, positions: list[int]) -> list[ImageSpan]:
+    spans = []
+    for index, image in enumerate(request.prompt.images):
+        own = positions[index * vision.rows_per_image : (index + 1) * vision.rows_per_image]
+        if own[-1] - own[0] + 1 != len(own):
+            raise RequestError(
+                f"request {request.request_id}: the {len(own)} placeholders of image {index} are not "
+                f"adjacent (positions {own[0]} to {own[-1]})"
+            )
+        spans.append(ImageSpan(key=image.key, index=index, first=own[0], count=len(own)))
+    return spans
+
+
+def _check_shapes(request: Request, vision: VisionSpec) -> None:
+    for index, image in enumerate(request.prompt.images):
+        if image.shape != vision.image_shape:
+            raise RequestError(
+                f"request {request.request_id}: image {index} has shape {image.shape}, the model takes "
+                f"{vision.image_shape}"
+            )

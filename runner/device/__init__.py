@@ -1,0 +1,1 @@
+"""Where and when commands run: one contract, several devices."""

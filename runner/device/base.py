@@ -1,0 +1,90 @@
+"""The device contract: named host buffers, a queue of command lists, events to wait for (numpy).
+
+A copy reads its source when it runs, not when it is queued. Host and device sides of a buffer are always
+separate storage.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from numpy.typing import NDArray
+
+from runner.commands import Command
+from runner.config import RunnerConfig
+from runner.core import DeviceInfo, RunnerError
+from runner.models import ModelSpec
+
+DEVICE_KINDS = ("process", "inline")
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceReport:
+    """What a device says of one step: its own clock (ns, `time.perf_counter_ns`) and copies by buffer."""
+
+    start_ns: int
+    end_ns: int
+    copies: Mapping[str, int]
+    bytes: Mapping[str, int]
+    download_bytes: int
+
+
+class Device(ABC):
+    """Owns device memory and executes command lists in order.
+
+    `host` maps buffer names to the host sides (numpy). Every method raises DeviceError once a command
+    failed or the device is gone.
+    """
+
+    info: DeviceInfo
+    host: Mapping[str, NDArray[Any]]
+
+    @abstractmethod
+    def execute(self, step_id: int, commands: Sequence[Command]) -> None:
+        """Queue a step's commands and return."""
+
+    @abstractmethod
+    def wait(self, event: str, step_id: int) -> None:
+        """Return once `event` was recorded by this step or a later one; DeviceError on a timeout."""
+
+    @abstractmethod
+    def report(self, step_id: int) -> DeviceReport:
+        """The report of a step whose output event was waited for, at most RING_SIZE steps ago."""
+
+    @abstractmethod
+    def reset(self) -> None:
+        """Poison device memory and host buffers; nothing may be in flight."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give everything back. Harmless when called twice."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def open_device(kind: str, model: ModelSpec, config: RunnerConfig) -> Device:
+    """A device of that kind with the model loaded. RunnerError for an unknown kind or impossible sizes."""
+    config.check_model(model)
+    # Imported here: a device's module may need torch, and a host with a device process does not.
+    if kind == "process":
+        from runner.device.process import ProcessDevice
+
+        return ProcessDevice(model, config)
+    if kind == "inline":
+        from runner.device.inline import InlineDevice
+
+        return InlineDevice(model, config)
+    raise RunnerError(f"no device {kind!r}; known devices: {', '.join(DEVICE_KINDS)}")

@@ -1,0 +1,29 @@
+"""What the two ends of a device process agree on: shared arrays and how long a wait spins (numpy)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from runner.commands import EVENTS, BufferSpec
+from runner.device.report import ReportRing
+
+Layout = dict[str, tuple[str, tuple[int, ...]]]
+
+_SPIN_S = 0.001  # waking a sleeping core costs 150-400 us; a wait spins this long before it blocks
+
+
+def channel_layout(buffers: Mapping[str, BufferSpec]) -> Layout:
+    """Event counters, number of messages sent, the report ring, and every buffer's host side."""
+    return {
+        "events": ("int64", (len(EVENTS),)),
+        "submitted": ("int64", (1,)),
+        "reports": ("int64", ReportRing.shape(len(buffers))),
+        **{name: (item.dtype, item.shape) for name, item in buffers.items()},
+    }
+
+
+def spin_s() -> float:
+    """Seconds a wait spins; none when the other side has no core of its own to make progress on."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return _SPIN_S if (cores or 1) > 1 else 0.0

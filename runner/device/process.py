@@ -1,0 +1,185 @@
+"""ProcessDevice: the device is a child process that owns device memory; the CPU default (numpy, no torch).
+
+Host buffers are shared memory, one message a step, events are counters in shared memory. Real concurrency
+and real races, without a shared interpreter lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import multiprocessing.connection
+import os
+import pickle
+import select
+import time
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import DupFd
+from typing import Any, NoReturn
+
+import numpy as np
+
+from runner.commands import EVENTS, Command, buffer_table
+from runner.config import RunnerConfig
+from runner.core import DeviceError
+from runner.device.base import Device, DeviceReport
+from runner.device.channel import Layout, channel_layout, spin_s
+from runner.device.report import ReportRing
+from runner.device.shared import SharedArena
+from runner.models import ModelSpec
+
+_CHILD = "runner.device.process_child"
+_START_TIMEOUT_S = 300.0
+_WAIT_TIMEOUT_S = 120.0
+
+
+class ProcessDevice(Device):
+    def __init__(self, model: ModelSpec, config: RunnerConfig) -> None:
+        buffers = dict(buffer_table(config, model))
+        layout = channel_layout(buffers)
+        self._arena = SharedArena(layout)
+        self.host = {name: self._arena.arrays[name] for name in buffers}
+        self._events = self._arena.arrays["events"]
+        self._events.fill(-1)
+        self._submitted = self._arena.arrays["submitted"]
+        self._reports = ReportRing(tuple(buffers), self._arena.arrays["reports"])
+        self._spin_s = spin_s()
+        self._failure: DeviceError | None = None
+        self._is_closed = False
+        self.num_blocked_waits = 0
+        self._start(model, config, layout)
+        self.info = self._expect("ready", _START_TIMEOUT_S)[0]
+
+    def execute(self, step_id: int, commands: Sequence[Command]) -> None:
+        self._check()
+        self._send((step_id, [command.to_wire() for command in commands]))
+
+    def wait(self, event: str, step_id: int) -> None:
+        self._check()
+        index = EVENTS.index(event)
+        deadline = time.perf_counter() + self._spin_s
+        while time.perf_counter() < deadline:
+            if self._events[index] >= step_id:
+                return
+        self._block(index, step_id)
+
+    def report(self, step_id: int) -> DeviceReport:
+        return self._reports.read(step_id)
+
+    def reset(self) -> None:
+        self._check()
+        self._send((None, []))
+        self._expect("reset", _WAIT_TIMEOUT_S)
+        self._events.fill(-1)
+        for array in self.host.values():
+            array.fill(np.iinfo(array.dtype).max)
+
+    def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._connection.close()  # the child reads this as the end
+        self._wake.close()
+        self._process.join(timeout=2)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+        self._process.close()
+        self._arena.close()
+
+    # ---- the channel
+
+    def _start(self, model: ModelSpec, config: RunnerConfig, layout: Layout) -> None:
+        context = multiprocessing.get_context("forkserver")
+        # Imports torch once, before any fork: a further device then starts in a fraction of a second.
+        context.set_forkserver_preload([_CHILD])
+        self._connection, child_connection = context.Pipe()
+        self._wake, child_wake = context.Pipe(duplex=False)
+        os.set_blocking(self._wake.fileno(), False)
+        self._process = context.Process(
+            target=_serve,
+            args=(model, config, layout, DupFd(self._arena.fd), child_connection, child_wake),
+            name="stepcost-device",
+            daemon=True,
+        )
+        self._process.start()
+        child_connection.close()
+        child_wake.close()
+        self._poll = select.poll()
+        for source in (self._connection, self._wake, self._process.sentinel):
+            self._poll.register(source, select.POLLIN)
+
+    def _send(self, message: tuple[int | None, list[tuple[str | int, ...]]]) -> None:
+        try:
+            self._connection.send_bytes(pickle.dumps(message))
+        except OSError:
+            self._raise_death()
+        self._submitted[0] += 1
+
+    def _block(self, index: int, step_id: int) -> None:
+        """Sleep until the event, an error, the child's end, or the timeout."""
+        self.num_blocked_waits += 1
+        deadline = time.monotonic() + _WAIT_TIMEOUT_S
+        while self._events[index] < step_id:
+            if not self._sleep(deadline):
+                self._fail(f"no {EVENTS[index]!r} event of step {step_id} in {_WAIT_TIMEOUT_S:.0f} s")
+            self._raise_if_failed(index, step_id)
+
+    def _sleep(self, deadline: float) -> bool:
+        """Wait for a byte, a message or the child's end; False at the deadline."""
+        if not self._poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+            return False
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._wake.fileno(), 65536)
+        return True
+
+    def _raise_if_failed(self, index: int, step_id: int) -> None:
+        if self._connection.poll():
+            self._expect("nothing", 0.0)
+        if self._events[index] < step_id and self._process.exitcode is not None:
+            self._raise_death()
+
+    def _expect(self, kind: str, timeout_s: float) -> tuple[Any, ...]:
+        """The payload of the child's next message, which must be of this kind."""
+        if not multiprocessing.connection.wait([self._connection, self._process.sentinel], timeout_s):
+            self._fail(f"the device process gave no {kind!r} answer in {timeout_s:.0f} s")
+        try:
+            message = self._connection.recv() if self._connection.poll() else None
+        except (EOFError, ConnectionResetError):
+            message = None
+        if message is None:
+            self._raise_death()
+        if message[0] == "error":
+            self._failure = DeviceError(*message[1:])
+            raise self._failure
+        assert message[0] == kind, f"expected {kind}, got {message[0]}"
+        return tuple(message[1:])
+
+    def _raise_death(self) -> NoReturn:
+        self._process.join(timeout=1)
+        code = self._process.exitcode
+        how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+        self._fail(f"the device process ended unexpectedly ({how})")
+
+    def _fail(self, text: str) -> NoReturn:
+        self._failure = DeviceError(text)
+        raise self._failure
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+
+def _serve(
+    model: ModelSpec,
+    config: RunnerConfig,
+    layout: Layout,
+    arena_fd: Any,
+    connection: Connection,
+    wake: Connection,
+) -> None:
+    """Imported in the child only, so that the parent never loads torch."""
+    from runner.device.process_child import serve
+
+    serve(model, config, layout, arena_fd, connection, wake)

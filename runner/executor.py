@@ -1,0 +1,101 @@
+"""Executor: turns a plan into a step in flight on a device, and a step in flight into its result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from runner.commands import OUTPUT_READY, UPLOADS_DONE, ring
+from runner.config import RunnerConfig
+from runner.core import RequestState, StepPlan, StepResult
+from runner.device.base import Device
+from runner.inputs.batch import InputBatch
+from runner.inputs.compile import StepCompiler
+from runner.inputs.routes import EmbedsRoute, embeds_route, is_decode_row, step_kind
+from runner.measure import StepClock, StepRecord, now_ns
+from runner.models import ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """A launched step. Owns the names of its rows: the batch may have moved on when it is read."""
+
+    plan: StepPlan
+    clock: StepClock
+    launched_ns: int
+    sampling_rows: tuple[tuple[str, int], ...]  # request id, row in the sampled ids
+    embeds_route: EmbedsRoute
+    device: Device
+
+    def result(self) -> StepResult:
+        """Wait for the step's tokens. DeviceError when the device failed."""
+        with self.clock.phase("wait.output"):
+            self.device.wait(OUTPUT_READY, self.plan.step_id)
+        tokens = self.device.host[ring("sampled_ids", self.plan.step_id)].tolist()
+        sampled = {request_id: tokens[row] for request_id, row in self.sampling_rows}
+        return StepResult(self.plan.step_id, sampled)
+
+    def record(self) -> StepRecord:
+        """What the step cost, once its result is retired."""
+        plan, phases = self.plan, self.clock.phase_ns
+        report = self.device.report(plan.step_id)
+        decodes = sum(is_decode_row(row) for row in plan.rows)
+        return StepRecord(
+            step_id=plan.step_id,
+            kind=step_kind(plan),
+            ids_route="host",
+            embeds_route=self.embeds_route,
+            num_rows=len(plan.rows),
+            num_tokens=plan.num_tokens,
+            num_decode_rows=decodes,
+            num_prefill_tokens=plan.num_tokens - decodes,
+            num_image_rows=sum(splice.num_rows for splice in plan.splices),
+            num_images_encoded=len(plan.encodes),
+            num_waiting=plan.num_waiting,
+            num_free_blocks=plan.num_free_blocks,
+            num_preempted=plan.num_preempted,
+            start_ns=self.clock.start_ns,
+            end_ns=now_ns(),
+            schedule_ns=phases["schedule"],
+            update_batch_ns=phases["update_batch"],
+            compile_ns=phases["compile"],
+            launch_ns=phases["launch"],
+            wait_fence_ns=phases["wait.fence"],
+            wait_output_ns=phases["wait.output"],
+            retire_ns=phases["retire"],
+            device_start_ns=report.start_ns,
+            device_end_ns=report.end_ns,
+            copies=report.copies,
+            bytes=report.bytes,
+            download_bytes=report.download_bytes,
+        )
+
+
+class Executor:
+    def __init__(self, model: ModelSpec, config: RunnerConfig, device: Device) -> None:
+        device.reset()
+        self._device = device
+        self._batch = InputBatch(config)
+        self._compiler = StepCompiler(model, config, device.host)
+        self._embeds_route = embeds_route(model)
+        self._last_step_id: int | None = None
+
+    def launch(self, plan: StepPlan, requests: Mapping[str, RequestState], clock: StepClock) -> InFlight:
+        """Queue a step on the device."""
+        with clock.phase("update_batch"):
+            self._batch.update(plan, requests)
+        with clock.phase("wait.fence"):
+            self._wait_for_fence()
+        with clock.phase("compile"):
+            commands = self._compiler.compile(plan, self._batch, requests)
+        with clock.phase("launch"):
+            self._device.execute(plan.step_id, commands)
+        self._last_step_id = plan.step_id
+        row_of = self._batch.row_of
+        sampling = tuple((row[0], row_of[row[0]]) for row in plan.rows if row.samples)
+        return InFlight(plan, clock, now_ns(), sampling, self._embeds_route, self._device)
+
+    def _wait_for_fence(self) -> None:
+        """Host buffers may not be written while the last step's uploads still read them."""
+        if self._last_step_id is not None:
+            self._device.wait(UPLOADS_DONE, self._last_step_id)

@@ -1,0 +1,1 @@
+"""Device half: what each command does to the device's tensors (torch, transformers)."""

@@ -1,0 +1,67 @@
+"""DeviceModel: an unmodified transformers model behind the four calls a step makes of it (torch)."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from transformers import AttentionInterface
+
+from runner.kernels.attention import ATTENTION_NAME, PagedStep, paged_attention
+from runner.kernels.encoder import normalise_pixels
+from runner.models import ModelSpec
+from runner.weights import build_model
+
+AttentionInterface.register(ATTENTION_NAME, paged_attention)
+
+# A dict skips transformers' own mask building: the mask of packed rows is ours.
+_NO_MASKS = {"full_attention": None, "sliding_attention": None}
+
+
+class DeviceModel:
+    def __init__(self, spec: ModelSpec, dtype: torch.dtype) -> None:
+        model = build_model(spec, dtype)
+        self._spec = spec
+        self._model = model
+        self._language_model: Any = model.model.language_model if spec.is_multimodal else model.model
+        # On the whole model this would switch the vision tower as well, whose layers have no index.
+        self._language_model.set_attn_implementation(ATTENTION_NAME)
+        self._embedding: Any = model.get_input_embeddings()
+        self._head: Any = model.lm_head
+        self._softcap: float | None = getattr(self._language_model.config, "final_logit_softcapping", None)
+
+    def lookup(self, ids: torch.Tensor) -> torch.Tensor:
+        """Embeddings [tokens, hidden] of ids [tokens], scaled as the model scales them."""
+        return cast(torch.Tensor, self._embedding(ids))
+
+    def encode(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Rows [rows_per_image, hidden] of one uint8 image [height, width, 3]."""
+        vision = self._spec.vision
+        assert vision is not None
+        normalised = normalise_pixels(pixels[None], vision.channel_mean, vision.channel_std)
+        features = self._model.model.get_image_features(normalised.to(self._head.weight.dtype))
+        return cast(torch.Tensor, features.pooler_output[0])
+
+    def forward(
+        self,
+        paged_step: PagedStep,
+        input_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Hidden states [tokens, hidden] of packed ids [tokens] or embeddings [tokens, hidden]."""
+        output = self._language_model(
+            input_ids=None if input_ids is None else input_ids[None],
+            inputs_embeds=None if inputs_embeds is None else inputs_embeds[None],
+            position_ids=paged_step.geometry.positions[None],
+            use_cache=False,
+            attention_mask=_NO_MASKS,
+            paged_step=paged_step,
+        )
+        return cast(torch.Tensor, output.last_hidden_state[0])
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Logits [rows, vocab] of hidden states [rows, hidden]."""
+        logits = cast(torch.Tensor, self._head(hidden))
+        if self._softcap is not None:
+            logits = torch.tanh(logits / self._softcap) * self._softcap
+        return logits

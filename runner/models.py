@@ -1,0 +1,166 @@
+"""The preset table: what the host half, the workload and the oracle must know of a model.
+
+Standard library only. `hf_config` holds the keyword arguments of the transformers config class, so that
+the device half and the oracle build the same unmodified transformers model from one description.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from runner.core import RunnerError
+
+
+@dataclass(frozen=True, slots=True)
+class VisionSpec:
+    """The image side of a model: its grid, its rows per image, and its placeholder ids."""
+
+    image_token_id: int
+    begin_token_id: int
+    end_token_id: int
+    image_height: int
+    image_width: int
+    rows_per_image: int
+    channel_mean: tuple[float, float, float]
+    channel_std: tuple[float, float, float]
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        return (self.image_height, self.image_width, 3)
+
+    def placeholder_ids(self) -> tuple[int, ...]:
+        """The ids one image takes in a prompt: begin, one placeholder for each row, end."""
+        return (
+            self.begin_token_id,
+            *(self.image_token_id,) * self.rows_per_image,
+            self.end_token_id,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """One preset.
+
+    `weight_std` and `weight_seed` are the recipe of its random weights (runner/weights.py).
+    `reserved_ids` never stand for text: padding, end of sequence, image placeholders.
+    """
+
+    name: str
+    family: str
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    max_position: int
+    eos_token_id: int
+    sliding_window: int | None
+    reserved_ids: frozenset[int]
+    vision: VisionSpec | None
+    weight_std: float
+    weight_seed: int
+    hf_config: Mapping[str, object]
+
+    @property
+    def is_multimodal(self) -> bool:
+        return self.vision is not None
+
+
+_TINY_TEXT: dict[str, object] = {
+    "vocab_size": 4096,
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "max_position_embeddings": 4096,
+    "tie_word_embeddings": False,
+    "pad_token_id": 0,
+    "eos_token_id": 1,
+    "bos_token_id": 2,
+}
+
+_TINY_GEMMA3_VISION = VisionSpec(
+    image_token_id=4093,
+    begin_token_id=4094,
+    end_token_id=4095,
+    image_height=112,
+    image_width=112,
+    rows_per_image=16,
+    channel_mean=(0.5, 0.5, 0.5),
+    channel_std=(0.5, 0.5, 0.5),
+)
+
+# Weights of std 0.1 and an untied head keep greedy output diverse; transformers' default of 0.02, or a
+# tied head, makes a random Gemma 3 repeat its last token, which would hide a wrong embedding.
+TINY_GEMMA3_VL = ModelSpec(
+    name="tiny-gemma3-vl",
+    family="gemma3",
+    hidden_size=256,
+    num_layers=4,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=64,
+    vocab_size=4096,
+    max_position=4096,
+    eos_token_id=1,
+    sliding_window=32,
+    reserved_ids=frozenset({0, 1, 2, 4093, 4094, 4095}),
+    vision=_TINY_GEMMA3_VISION,
+    weight_std=0.1,
+    weight_seed=20240601,
+    hf_config={
+        "text_config": {
+            **_TINY_TEXT,
+            "sliding_window": 32,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "query_pre_attn_scalar": 64,
+        },
+        "vision_config": {
+            "hidden_size": 64,
+            "intermediate_size": 128,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "image_size": 112,
+            "patch_size": 14,
+        },
+        "mm_tokens_per_image": 16,
+        "image_token_index": 4093,
+        "boi_token_index": 4094,
+        "eoi_token_index": 4095,
+        "tie_word_embeddings": False,
+    },
+)
+
+TINY_QWEN3 = ModelSpec(
+    name="tiny-qwen3",
+    family="qwen3",
+    hidden_size=256,
+    num_layers=4,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=64,
+    vocab_size=4096,
+    max_position=4096,
+    eos_token_id=1,
+    sliding_window=None,
+    reserved_ids=frozenset({0, 1, 2}),
+    vision=None,
+    weight_std=0.1,
+    weight_seed=20240602,
+    hf_config=dict(_TINY_TEXT),
+)
+
+MODELS: Mapping[str, ModelSpec] = MappingProxyType({spec.name: spec for spec in (TINY_GEMMA3_VL, TINY_QWEN3)})
+
+
+def get_model(name: str) -> ModelSpec:
+    """The preset of that name; RunnerError lists the valid names."""
+    try:
+        return MODELS[name]
+    except KeyError:
+        raise RunnerError(f"no model {name!r}; known models: {', '.join(sorted(MODELS))}") from None

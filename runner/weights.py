@@ -1,0 +1,49 @@
+"""A preset's transformers model with its random weights, the same in every process.
+
+Shared by the device half and by the oracle, so it holds nothing of how the runner computes: the model is
+unmodified transformers, and only the values of its parameters are set here.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import torch
+from transformers import (
+    Gemma3Config,
+    Gemma3ForConditionalGeneration,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from runner.models import ModelSpec
+
+_CLASSES: dict[str, tuple[Any, Any]] = {
+    "gemma3": (Gemma3Config, Gemma3ForConditionalGeneration),
+    "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+}
+
+# transformers initialises Gemma 3's image projector to zeros, which gives every image the same rows; this
+# spread gives image rows about the size of text embeddings (weight_std * sqrt(hidden_size)).
+_PROJECTOR = "multi_modal_projector.mm_input_projection_weight"
+_PROJECTOR_STD = 0.2
+
+
+def build_model(spec: ModelSpec, dtype: torch.dtype = torch.float32) -> Any:
+    """The preset's model on the CPU, in eval mode, without gradients."""
+    config_class, model_class = _CLASSES[spec.family]
+    model = model_class(config_class(**spec.hf_config))
+    _fill(model, spec)
+    return model.to(dtype).eval().requires_grad_(False)
+
+
+def _fill(model: torch.nn.Module, spec: ModelSpec) -> None:
+    """Draw every matrix from its own generator, so that a value depends on name and seed alone."""
+    for name, parameter in model.named_parameters():
+        if parameter.dim() < 2:
+            continue  # norm weights and biases keep transformers' values
+        std = _PROJECTOR_STD if name.endswith(_PROJECTOR) else spec.weight_std
+        generator = torch.Generator().manual_seed(spec.weight_seed ^ zlib.crc32(name.encode()))
+        with torch.no_grad():
+            parameter.normal_(0.0, std, generator=generator)

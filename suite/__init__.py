@@ -1,0 +1,1 @@
+"""Scenarios, experiments, statistics and reports over the runner."""

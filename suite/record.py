@@ -1,0 +1,116 @@
+"""The typed result of one run: what runs.jsonl, requests/<run>.parquet and summary.json are made of.
+
+A record is immutable and holds raw values; failures are values in it, never missing rows. JSON is strict:
+an undefined value is null with a reason beside it, never NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+SCHEMA_VERSION = 1
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, ser_json_inf_nan="null")
+
+
+class Status(StrEnum):
+    COMPLETED = "completed"
+    FAILED = "failed"
+    INTERRUPTED = "interrupted"
+
+
+class Metric(_Frozen):
+    """One figure. `value` is None exactly when `reason` says why. `num_samples` values went into it."""
+
+    name: str
+    value: float | None
+    unit: str
+    num_samples: int
+    better: Literal["higher", "lower", "neither"]
+    reason: str | None = None
+
+
+class TokenVerdict(_Frozen):
+    """Output tokens of a run held against the oracle. `first_wrong` names a request and output index."""
+
+    num_checked: int
+    num_right: int
+    num_wrong: int
+    num_ties: int
+    num_requests_right: int
+    num_requests_wrong: int
+    first_wrong: tuple[str, int] | None = None
+
+    @property
+    def is_right(self) -> bool:
+        return self.num_wrong == 0 and self.num_checked > 0
+
+
+class Failure(_Frozen):
+    """Why a run or a request came to nothing: a kind, one sentence, and the tail of the traceback."""
+
+    kind: str
+    message: str
+    detail: str = ""
+
+
+class RunRecord(_Frozen):
+    """One run: one arm, once, in one round of one case."""
+
+    schema_version: int = SCHEMA_VERSION
+    run_id: str
+    scenario: str
+    case_id: str  # content hash of the resolved case
+    case_label: str  # e.g. "multimodal_ratio=0.5"; the scenario's name where nothing is swept
+    case_values: Mapping[str, object]  # swept key -> value
+    arm: str
+    round: int
+    is_warmup: bool
+    status: Status
+    device: str
+    seed: int
+    workload_hash: str
+    started_utc: str
+    duration_s: float
+    metrics: Mapping[str, Metric]
+    tokens: TokenVerdict | None = None
+    failure: Failure | None = None
+    notes: tuple[str, ...] = ()
+    num_steps: int = 0
+    num_requests: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRecord:
+    """One request of one run: a row of requests/<run>.parquet. Times as in StepRecord (ns, one clock).
+
+    Latencies count from `scheduled_ns`, the arrival the workload asked for, not from when it was sent.
+    """
+
+    request_id: str
+    kind: str  # "text" | "image"
+    num_prompt_tokens: int  # all positions, image rows included
+    num_image_tokens: int
+    num_images: int
+    requested_output_tokens: int
+    num_output_tokens: int
+    scheduled_ns: int
+    sent_ns: int
+    first_scheduled_ns: int | None  # launch of the first step that computed any of it
+    token_ns: tuple[int, ...]  # when the host held each output token
+    finished_ns: int | None
+    finish_reason: str  # FinishReason.value
+    error: str | None
+    num_preemptions: int
+    num_recomputed_tokens: int
+    output_ids: tuple[int, ...]
+    num_tokens_right: int | None = None  # None: not checked
+    num_tokens_wrong: int | None = None
+    num_tokens_tied: int | None = None
