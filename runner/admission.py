@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from runner.config import RunnerConfig
-from runner.core import ImageSpan, Request, RequestError, RequestState
+from runner.core import ImageSpan, Request, RequestError, RequestState, SuppliedRows
 from runner.models import ModelSpec, VisionSpec
 
 
-def admit(request: Request, model: ModelSpec, config: RunnerConfig) -> RequestState:
-    """The request's state, its image spans found; RequestError says why it cannot be served."""
+def admit(
+    request: Request, model: ModelSpec, config: RunnerConfig, prompt_embeds: bool = True
+) -> RequestState:
+    """The request's state, its image spans found; RequestError says why it cannot be served.
+
+    `prompt_embeds`: whether supplied rows are accepted at all.
+    """
     _check_length(request, config)
     _check_ids(request, model)
+    if request.prompt.embeds is not None:
+        _check_embeds(request, request.prompt.embeds, model, config, prompt_embeds)
     return RequestState(request=request, spans=_image_spans(request, model))
 
 
@@ -41,6 +48,38 @@ def _check_ids(request: Request, model: ModelSpec) -> None:
             )
 
 
+def _check_embeds(
+    request: Request,
+    embeds: SuppliedRows,
+    model: ModelSpec,
+    config: RunnerConfig,
+    prompt_embeds: bool,
+) -> None:
+    name, num_ids = request.request_id, len(request.prompt.token_ids)
+    if not prompt_embeds:
+        raise RequestError(f"request {name}: it supplies embeddings, but this arm takes token ids only")
+    if embeds.hidden_size != model.hidden_size:
+        raise RequestError(
+            f"request {name}: supplied rows have {embeds.hidden_size} values, "
+            f"{model.name} takes {model.hidden_size}"
+        )
+    if (embeds.mask is None) != (num_ids == 0):
+        raise RequestError(
+            f"request {name}: embeddings come either alone, or with as many token ids and a mask; "
+            f"got {num_ids} token ids and {'no' if embeds.mask is None else 'a'} mask"
+        )
+    if num_ids not in (0, embeds.num_rows):
+        raise RequestError(
+            f"request {name}: {num_ids} token ids beside {embeds.num_rows} supplied rows; "
+            f"a spliced prompt has one of each at every position"
+        )
+    if embeds.num_rows > config.num_resident_rows:
+        raise RequestError(
+            f"request {name}: {embeds.num_rows} supplied rows, the arena holds "
+            f"{config.num_resident_rows}; raise runner.num_resident_rows"
+        )
+
+
 def _image_spans(request: Request, model: ModelSpec) -> tuple[ImageSpan, ...]:
     """Runs of placeholders, cut into one span an image; both counts are named when they disagree."""
     images = request.prompt.images
@@ -55,7 +94,7 @@ def _image_spans(request: Request, model: ModelSpec) -> tuple[ImageSpan, ...]:
     positions = [
         position
         for position, token_id in enumerate(request.prompt.token_ids)
-        if token_id == vision.image_token_id
+        if token_id == vision.image_token_id and not _is_supplied(request, position)
     ]
     expected = len(images) * vision.rows_per_image
     if len(positions) != expected:
@@ -86,3 +125,8 @@ def _check_shapes(request: Request, vision: VisionSpec) -> None:
                 f"request {request.request_id}: image {index} has shape {image.shape}, the model takes "
                 f"{vision.image_shape}"
             )
+
+
+def _is_supplied(request: Request, position: int) -> bool:
+    embeds = request.prompt.embeds
+    return embeds is not None and embeds.is_supplied(position)

@@ -6,6 +6,7 @@ plain tuple, its operation first. Standard library only.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass
 from typing import ClassVar, Literal, NamedTuple
@@ -14,8 +15,12 @@ from runner.config import RunnerConfig
 from runner.models import ModelSpec
 
 UPLOADS_DONE = "uploads"
+SAMPLED = "sampled"
 OUTPUT_READY = "output"
-EVENTS = (UPLOADS_DONE, OUTPUT_READY)
+EVENTS = (UPLOADS_DONE, SAMPLED, OUTPUT_READY)
+
+Stream = Literal["compute", "output"]
+STREAMS: tuple[Stream, ...] = ("compute", "output")
 
 RING_SIZE = 2  # steps in flight at most
 
@@ -28,17 +33,37 @@ def ring(buffer: str, step_id: int) -> str:
 class BufferSpec(NamedTuple):
     """A named buffer; it exists on both sides, always as separate storage. Shape in elements."""
 
-    dtype: Literal["int32", "uint8"]
+    dtype: Literal["int32", "int64", "uint8", "float32"]
     shape: tuple[int, ...]
+
+
+_ITEM_BYTES = {"int32": 4, "int64": 8, "uint8": 1, "float32": 4}
+
+
+def row_bytes(buffer: BufferSpec) -> int:
+    """Bytes of one row: one element of the first dimension, which is what `count` counts."""
+    return _ITEM_BYTES[buffer.dtype] * math.prod(buffer.shape[1:])
 
 
 def buffer_table(config: RunnerConfig, model: ModelSpec) -> Mapping[str, BufferSpec]:
     """Every buffer a command may name, by name."""
-    table = {"input_ids": BufferSpec("int32", (config.max_num_batched_tokens,))}
+    tokens, hidden = config.max_num_batched_tokens, model.hidden_size
+    resident = config.num_resident_rows
+    table = {
+        "input_ids": BufferSpec("int32", (tokens,)),
+        "is_token_ids": BufferSpec("uint8", (tokens,)),
+        "inputs_embeds": BufferSpec("float32", (tokens, hidden)),
+        "supplied_rows": BufferSpec("float32", (tokens, hidden)),
+        "resident_rows": BufferSpec("float32", (resident, hidden)),
+        "resident_mask": BufferSpec("uint8", (resident,)),
+        "token_index": BufferSpec("int64", (tokens,)),
+    }
     if model.vision is not None:
         shape = (config.max_images_per_step, *model.vision.image_shape)
         table["pixels"] = BufferSpec("uint8", shape)
-    metadata = MetadataLayout(config.max_num_seqs, config.max_blocks_per_seq).size
+    if model.rope == "mrope":
+        table["rope_positions"] = BufferSpec("int64", (tokens, 3))
+    metadata = MetadataLayout.largest(config).size
     for parity in range(RING_SIZE):
         table[ring("step_metadata", parity)] = BufferSpec("int32", (metadata,))
         table[ring("sampled_ids", parity)] = BufferSpec("int32", (config.max_num_seqs,))
@@ -48,11 +73,24 @@ def buffer_table(config: RunnerConfig, model: ModelSpec) -> Mapping[str, BufferS
 class MetadataLayout(NamedTuple):
     """Where a step's small integers lie in `step_metadata`, packed so that one copy carries them all.
 
-    query_start_loc [rows + 1] · num_computed [rows] · slots [rows] · block_table [rows, width]
+    query_start_loc [rows + 1] · num_computed [rows] · slots [rows] · block_table [rows, width] ·
+    route_target, route_source [num_routed each] · place_target, place_source [num_placed each] ·
+    supplied_length, resident_first, has_mask [rows each, when flags are derived]
+
+    A property is the offset of the part it is named after.
     """
 
     num_rows: int
     table_width: int
+    num_routed: int = 0
+    num_placed: int = 0
+    derives_flags: bool = False
+
+    @staticmethod
+    def largest(config: RunnerConfig) -> MetadataLayout:
+        """The layout of the largest step a configuration allows."""
+        rows, tokens = config.max_num_seqs, config.max_num_batched_tokens
+        return MetadataLayout(rows, config.max_blocks_per_seq, rows, tokens, True)
 
     @property
     def num_computed(self) -> int:
@@ -67,8 +105,36 @@ class MetadataLayout(NamedTuple):
         return 3 * self.num_rows + 1
 
     @property
-    def size(self) -> int:
+    def route_target(self) -> int:
         return self.block_table + self.num_rows * self.table_width
+
+    @property
+    def route_source(self) -> int:
+        return self.route_target + self.num_routed
+
+    @property
+    def place_target(self) -> int:
+        return self.route_source + self.num_routed
+
+    @property
+    def place_source(self) -> int:
+        return self.place_target + self.num_placed
+
+    @property
+    def supplied_length(self) -> int:
+        return self.place_source + self.num_placed
+
+    @property
+    def resident_first(self) -> int:
+        return self.supplied_length + self.num_rows * self.derives_flags
+
+    @property
+    def has_mask(self) -> int:
+        return self.resident_first + self.num_rows * self.derives_flags
+
+    @property
+    def size(self) -> int:
+        return self.has_mask + self.num_rows * self.derives_flags
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +142,11 @@ class Command:
     """Base of all commands. `operation` names it on the wire and in spans."""
 
     operation: ClassVar[str]
+
+    @property
+    def on_stream(self) -> Stream:
+        """The stream that runs it, in order."""
+        return "compute"
 
     def to_wire(self) -> tuple[str | int, ...]:
         return (self.operation, *astuple(self))
@@ -94,13 +165,68 @@ class Upload(Command):
 
 @dataclass(frozen=True, slots=True)
 class Positions(Command):
-    """Derive positions, context lengths and slot mapping of `count` tokens from `buffer`."""
+    """Derive positions, context lengths and slot mapping of `count` tokens from `buffer`.
+
+    The other fields are its MetadataLayout, which later commands of the step read as well.
+    """
 
     operation: ClassVar[str] = "positions"
     buffer: str
     count: int
     num_rows: int
     table_width: int
+    num_routed: int
+    num_placed: int
+    derives_flags: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RouteIds(Command):
+    """Take `count` ids sampled by the last step from `source` into input_ids, host unseen.
+
+    `slice`: the first `count`, in order; `scatter`: by the step's route_target and route_source.
+    """
+
+    operation: ClassVar[str] = "route.ids"
+    kind: Literal["slice", "scatter"]
+    source: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Flags(Command):
+    """Set is_token_ids of `count` positions on the device.
+
+    `fill`: all true; `derived`: position beyond the supplied length, or not supplied by the mask.
+    """
+
+    operation: ClassVar[str] = "flags"
+    kind: Literal["fill", "derived"]
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Place(Command):
+    """Bring `count` supplied rows into inputs_embeds, by place_target and place_source.
+
+    `scatter`: from the packed rows of this step; `gather`: from the arena.
+    """
+
+    operation: ClassVar[str] = "place"
+    kind: Literal["scatter", "gather"]
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class SafeIds(Command):
+    """Make `count` ids safe to look up, to a temporary.
+
+    `where`: 0 at supplied positions; `clamp`: 0 for a negative id.
+    """
+
+    operation: ClassVar[str] = "merge.ids"
+    kind: Literal["where", "clamp"]
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,17 +240,22 @@ class Encode(Command):
 
 @dataclass(frozen=True, slots=True)
 class Lookup(Command):
-    """Embed the first `count` of input_ids to a temporary."""
+    """Embed `count` ids to a temporary.
+
+    `ids`: the first of input_ids; `safe`: those SafeIds left; `indexed`: those at token_index.
+    """
 
     operation: ClassVar[str] = "lookup"
+    kind: Literal["ids", "safe", "indexed"]
     count: int
 
 
 @dataclass(frozen=True, slots=True)
 class Splice(Command):
-    """Copy image rows [item_first, item_first + count) of a slot over looked-up rows at row_first."""
+    """Copy image rows [item_first, item_first + count) of a slot over rows of `target` at row_first."""
 
     operation: ClassVar[str] = "splice"
+    target: Literal["looked_up", "inputs_embeds"]
     slot: int
     item_first: int
     row_first: int
@@ -133,10 +264,15 @@ class Splice(Command):
 
 @dataclass(frozen=True, slots=True)
 class Merge(Command):
-    """Bring looked-up rows into inputs_embeds. `copy`: all of them (no row was supplied)."""
+    """Bring looked-up and supplied rows together in inputs_embeds.
+
+    `copy`: all `count` looked-up rows; `where`: looked-up rows at token positions, through a temporary;
+    `index`: the `count` looked-up rows to token_index; `overlay`: `count` resident rows over looked-up
+    ones; `fused`: `count` rows in one gather from table and arena.
+    """
 
     operation: ClassVar[str] = "merge"
-    kind: Literal["copy"]
+    kind: Literal["copy", "where", "index", "overlay", "fused"]
     count: int
 
 
@@ -160,16 +296,38 @@ class Sample(Command):
 
 @dataclass(frozen=True, slots=True)
 class Download(Command):
-    """Copy the first `count` elements of a buffer to its host side."""
+    """Copy the first `count` elements of a buffer to its host side, on the output stream."""
 
     operation: ClassVar[str] = "download"
     buffer: str
     count: int
 
+    @property
+    def on_stream(self) -> Stream:
+        return "output"
+
 
 @dataclass(frozen=True, slots=True)
 class Record(Command):
-    """Mark an event as reached by this step once all before it is done."""
+    """Mark an event as reached by this step once all before it on the stream is done."""
 
     operation: ClassVar[str] = "record"
     event: str
+    stream: Stream = "compute"
+
+    @property
+    def on_stream(self) -> Stream:
+        return self.stream
+
+
+@dataclass(frozen=True, slots=True)
+class Wait(Command):
+    """Hold the stream until this step has recorded the event."""
+
+    operation: ClassVar[str] = "wait"
+    event: str
+    stream: Stream
+
+    @property
+    def on_stream(self) -> Stream:
+        return self.stream

@@ -1,11 +1,22 @@
-"""RunnerConfig: the sizes a runner is built with, checked once, frozen ever after. Standard library only."""
+"""RunnerConfig: the sizes a runner is built with; resolve(): is async allowed, and why not.
+
+Standard library only.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from typing import Literal, NamedTuple
 
 from runner.core import RunnerError
 from runner.models import ModelSpec
+
+Scheduling = Literal["sync", "async"]
+
+_ASYNC_SPECULATIVE_METHODS = frozenset(
+    {"eagle", "eagle3", "mtp", "ngram_gpu", "draft_model", "dspark", "dflash"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +25,8 @@ class RunnerConfig:
 
     `num_blocks` blocks of `block_size` positions each hold the keys and values of all requests;
     `num_encoder_slots` encoded images are kept; at most `max_images_per_step` are encoded in a step.
+    `num_resident_rows` supplied rows fit the arena of the arms that keep them on the device. `host_work_us`
+    is busy host time added to every step: it stands for tokenising, detokenising, a slow scheduler.
     """
 
     max_num_seqs: int = 16
@@ -23,13 +36,17 @@ class RunnerConfig:
     num_blocks: int = 512
     num_encoder_slots: int = 16
     max_images_per_step: int = 4
+    num_resident_rows: int = 4096
     num_threads: int = 1
+    host_work_us: int = 0
 
     def __post_init__(self) -> None:
         for item in fields(self):
-            value = getattr(self, item.name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise RunnerError(f"runner.{item.name} is {value!r}; it must be a whole number of at least 1")
+            value, least = getattr(self, item.name), 0 if item.name == "host_work_us" else 1
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise RunnerError(
+                    f"runner.{item.name} is {value!r}; it must be a whole number of at least {least}"
+                )
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise RunnerError(
                 f"runner.max_num_batched_tokens is {self.max_num_batched_tokens}, less than "
@@ -47,3 +64,63 @@ class RunnerConfig:
     @property
     def max_blocks_per_seq(self) -> int:
         return -(-self.max_model_len // self.block_size)
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulingFacts:
+    """What the gate looks at; the defaults are this runner's own.
+
+    The rules are vLLM's (vllm/config/vllm.py, VllmConfig.__post_init__); the rule set `gated` adds the one
+    that vLLM #45383 added and #45673 took away again.
+    """
+
+    is_multimodal: bool
+    prompt_embeds: bool
+    is_pooling: bool = False
+    executor_supports_async: bool = True
+    speculative_method: str | None = None
+    disable_padded_drafter_batch: bool = False
+    pipeline_parallel_size: int = 1
+
+
+class Decision(NamedTuple):
+    """What was resolved, and the reason when it is not what automatic would have liked."""
+
+    scheduling: Scheduling
+    reason: str
+    is_warning: bool = False
+
+
+def resolve(
+    requested: Literal["auto", "sync", "async"],
+    facts: SchedulingFacts,
+    rules: Literal["default", "gated"] = "default",
+) -> Decision:
+    """Automatic prefers async and falls back with a warning; RunnerError when explicit async is refused."""
+    if requested == "sync":
+        return Decision("sync", "asked for")
+    refusal = next(_refusals(facts, rules), None)
+    if requested == "async":
+        if refusal is not None:
+            raise RunnerError(f"async scheduling is not possible: {refusal}; ask for sync or auto")
+        return Decision("async", "asked for")
+    if refusal is not None:
+        return Decision("sync", f"async scheduling is switched off: {refusal}", is_warning=True)
+    if facts.is_pooling:
+        return Decision("sync", "pooling gains nothing from async scheduling")
+    return Decision("async", "automatic")
+
+
+def _refusals(facts: SchedulingFacts, rules: Literal["default", "gated"]) -> Iterator[str]:
+    if not facts.executor_supports_async:
+        yield "the executor does not support it"
+    method = facts.speculative_method
+    if method is not None and method not in _ASYNC_SPECULATIVE_METHODS:
+        known = ", ".join(sorted(_ASYNC_SPECULATIVE_METHODS))
+        yield f"the speculative method {method!r} is not one of {known}"
+    if facts.disable_padded_drafter_batch:
+        yield "disable_padded_drafter_batch is set"
+    if facts.pipeline_parallel_size > 1:
+        yield f"pipeline parallel size is {facts.pipeline_parallel_size}, more than 1"
+    if rules == "gated" and facts.is_multimodal and facts.prompt_embeds:
+        yield "prompt_embeds on a multimodal model (rule of vLLM #45383)"

@@ -9,7 +9,9 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
+from typing import Literal, NamedTuple
+
+_ITEM_BYTES = {"float32": 4}
 
 
 class RunnerError(Exception):
@@ -79,14 +81,55 @@ class Image:
 
 
 @dataclass(frozen=True, slots=True)
+class SuppliedRows:
+    """Embeddings given with a prompt, scaled as the model's own lookup scales them.
+
+    `data` holds [num_rows, hidden_size] values of `dtype`, row-major, native byte order. `mask` has a byte
+    a row, 1 where the row is supplied and 0 where the prompt's token id counts; None: all rows are supplied.
+    """
+
+    data: bytes = field(repr=False)
+    num_rows: int
+    hidden_size: int
+    dtype: Literal["float32"] = "float32"
+    mask: bytes | None = None
+
+    def __post_init__(self) -> None:
+        expected = self.num_rows * self.hidden_size * _ITEM_BYTES[self.dtype]
+        if self.num_rows < 1 or len(self.data) != expected:
+            raise RequestError(
+                f"supplied rows ({self.num_rows}, {self.hidden_size}) in {self.dtype} take {expected} "
+                f"bytes and at least one row, got {len(self.data)} bytes"
+            )
+        if self.mask is not None and (len(self.mask) != self.num_rows or set(self.mask) - {0, 1}):
+            raise RequestError(
+                f"the mask of {self.num_rows} supplied rows must have as many bytes, each 0 or 1, "
+                f"got {len(self.mask)} bytes"
+            )
+
+    def is_supplied(self, position: int) -> bool:
+        return position < self.num_rows and (self.mask is None or self.mask[position] == 1)
+
+
+@dataclass(frozen=True, slots=True)
 class Prompt:
-    """Token ids, with the model's image token at every position that an image's rows will fill."""
+    """A prompt as token ids, as `pure` embeddings (no ids), or `spliced` (ids, embeddings and a mask).
+
+    The model's image token stands at every position that an image's rows will fill.
+    """
 
     token_ids: tuple[int, ...]
     images: tuple[Image, ...] = ()
+    embeds: SuppliedRows | None = None
 
     def __len__(self) -> int:
-        return len(self.token_ids)
+        return len(self.token_ids) if self.embeds is None else self.embeds.num_rows
+
+    @property
+    def kind(self) -> Literal["ids", "pure", "spliced"]:
+        if self.embeds is None:
+            return "ids"
+        return "spliced" if self.token_ids else "pure"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +165,8 @@ class RequestState:
     """The one mutable noun: a request on its way. The scheduler writes it, others read it.
 
     `num_computed` counts positions whose keys and values are (or, once planned, will be) in the cache.
+    `num_in_flight` tokens are sampled on the device and not yet known here; `num_wasted` were computed for
+    nothing, because the request had ended; `resident_first` is its first row in the arena.
     """
 
     request: Request
@@ -134,6 +179,8 @@ class RequestState:
     num_in_flight: int = 0
     num_preemptions: int = 0
     num_recomputed: int = 0
+    num_wasted: int = 0
+    resident_first: int | None = None
     finish_reason: FinishReason | None = None
     error: str | None = None
 
@@ -143,7 +190,7 @@ class RequestState:
 
     @property
     def num_prompt(self) -> int:
-        return len(self.request.prompt.token_ids)
+        return len(self.request.prompt)
 
     @property
     def num_tokens(self) -> int:
@@ -153,11 +200,6 @@ class RequestState:
     @property
     def is_finished(self) -> bool:
         return self.status is RequestStatus.FINISHED
-
-    def token_at(self, position: int) -> int:
-        if position < self.num_prompt:
-            return self.request.prompt.token_ids[position]
-        return self.output_ids[position - self.num_prompt]
 
 
 class ScheduledRow(NamedTuple):
@@ -181,6 +223,14 @@ class EncodeItem(NamedTuple):
     slot: int
 
 
+class ResidentItem(NamedTuple):
+    """Bring a request's supplied rows to [first, first + num_rows) of the device's arena."""
+
+    request_id: str
+    first: int
+    num_rows: int
+
+
 class SpliceItem(NamedTuple):
     """Rows [item_first, item_first + num_rows) of an encoder slot, for a row's tokens at row_first."""
 
@@ -199,6 +249,7 @@ class StepPlan:
     rows: tuple[ScheduledRow, ...]
     encodes: tuple[EncodeItem, ...] = ()
     splices: tuple[SpliceItem, ...] = ()
+    residents: tuple[ResidentItem, ...] = ()
     num_waiting: int = 0
     num_free_blocks: int = 0
     num_preempted: int = 0

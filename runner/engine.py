@@ -6,18 +6,20 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from runner.admission import admit
-from runner.config import RunnerConfig
+from runner.config import RunnerConfig, SchedulingFacts, resolve
 from runner.core import (
     FinishReason,
     Request,
     RequestError,
     RequestState,
     RequestStatus,
+    RunnerError,
     TokenOutput,
 )
 from runner.device.base import Device
 from runner.executor import Executor, InFlight
-from runner.measure import Recorder, StepClock, Timeline, now_ns
+from runner.inputs.arms import ARMS, Arm
+from runner.measure import Recorder, StepClock, Timeline, keep_busy, now_ns
 from runner.models import ModelSpec
 from runner.scheduler import Scheduler
 
@@ -33,36 +35,73 @@ class Arrivals(Protocol):
 
 
 class Engine:
-    """One fresh runner on a device; the device's caches and buffers are poisoned when it is made."""
+    """One fresh runner on a device, under one arm.
 
-    def __init__(self, model: ModelSpec, config: RunnerConfig, device: Device) -> None:
+    The device's caches and buffers are poisoned when it is made. `decision` says whether it schedules
+    asynchronously, and why. RunnerError when the arm does not fit the model.
+    """
+
+    def __init__(
+        self, model: ModelSpec, config: RunnerConfig, device: Device, arm: Arm = ARMS["sync-ids"]
+    ) -> None:
+        if not arm.fits(model.is_multimodal):
+            raise RunnerError(f"arm {arm.name} is for {arm.models} models; {model.name} is not one")
+        facts = SchedulingFacts(model.is_multimodal, arm.prompt_embeds)
+        self.decision = resolve(arm.scheduling, facts, arm.rules)
         self.recorder = Recorder()
         self.requests: dict[str, RequestState] = {}
-        self.scheduler = Scheduler(config, model.eos_token_id)
+        self.scheduler = Scheduler(config, model.eos_token_id, arm.keeps_rows_resident)
         self._model = model
         self._config = config
-        self._executor = Executor(model, config, device)
+        self._arm = arm
+        self._executor = Executor(model, config, arm, device)
 
     def run(self, arrivals: Arrivals) -> None:
         """Serve until all is finished. DeviceError when the device failed; what was recorded stays."""
+        if self.decision.scheduling == "async":
+            self._run_async(arrivals)
+        else:
+            self._run_sync(arrivals)
+
+    def _run_sync(self, arrivals: Arrivals) -> None:
+        """Wait for a step's tokens, then plan the next."""
         while True:
             self.submit(arrivals.due())
-            clock = StepClock()
-            with clock.phase("schedule"):
-                plan = self.scheduler.plan()
-            if plan is not None:
-                self._retire(self._executor.launch(plan, self.requests, clock))
-                continue
-            assert not self.scheduler.has_work, "requests are left, but none can be scheduled"
-            if not arrivals.wait():
+            step = self._launch()
+            if step is not None:
+                self._retire(step)
+            elif not self._rest(arrivals):
                 return
+
+    def _run_async(self, arrivals: Arrivals) -> None:
+        """Launch the next step before the last one's tokens are known: two in flight at most."""
+        last: InFlight | None = None
+        while True:
+            self.submit(arrivals.due())
+            step = self._launch()
+            if last is not None:
+                self._retire(last)
+            elif step is None and not self._rest(arrivals):
+                return
+            last = step
+
+    def _launch(self) -> InFlight | None:
+        clock = StepClock()
+        with clock.phase("schedule"):
+            plan = self.scheduler.plan()
+        return None if plan is None else self._executor.launch(plan, self.requests, clock)
+
+    def _rest(self, arrivals: Arrivals) -> bool:
+        """Nothing runs: sleep until the next arrival; False when none is left."""
+        assert not self.scheduler.has_work, "requests are left, but none can be scheduled"
+        return arrivals.wait()
 
     def submit(self, requests: Iterable[Request]) -> None:
         """Admit requests; one that cannot be served fails alone, its state says why."""
         for request in requests:
             self.recorder.timelines[request.request_id] = Timeline(sent_ns=now_ns())
             try:
-                state = admit(request, self._model, self._config)
+                state = admit(request, self._model, self._config, self._arm.prompt_embeds)
                 self.scheduler.submit(state)
             except RequestError as error:
                 state = _failed(request, error)
@@ -80,6 +119,8 @@ class Engine:
         with step.clock.phase("retire"):
             outputs = self.scheduler.retire(step.plan, result)
         self._stamp(step, outputs)
+        with step.clock.phase("host_work"):
+            keep_busy(self._config.host_work_us)
         self.recorder.steps.append(step.record())
 
     def _stamp(self, step: InFlight, outputs: Sequence[TokenOutput]) -> None:

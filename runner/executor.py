@@ -9,9 +9,10 @@ from runner.commands import OUTPUT_READY, UPLOADS_DONE, ring
 from runner.config import RunnerConfig
 from runner.core import RequestState, StepPlan, StepResult
 from runner.device.base import Device
+from runner.inputs.arms import Arm
 from runner.inputs.batch import InputBatch
-from runner.inputs.compile import StepCompiler
-from runner.inputs.routes import EmbedsRoute, embeds_route, is_decode_row, step_kind
+from runner.inputs.compile import StagedStep, StepCompiler
+from runner.inputs.routes import EmbedsRoute, IdsRoute, is_decode_row, step_kind
 from runner.measure import StepClock, StepRecord, now_ns
 from runner.models import ModelSpec
 
@@ -24,7 +25,9 @@ class InFlight:
     clock: StepClock
     launched_ns: int
     sampling_rows: tuple[tuple[str, int], ...]  # request id, row in the sampled ids
+    ids_route: IdsRoute
     embeds_route: EmbedsRoute
+    num_supplied: int
     device: Device
 
     def result(self) -> StepResult:
@@ -43,13 +46,14 @@ class InFlight:
         return StepRecord(
             step_id=plan.step_id,
             kind=step_kind(plan),
-            ids_route="host",
+            ids_route=self.ids_route,
             embeds_route=self.embeds_route,
             num_rows=len(plan.rows),
             num_tokens=plan.num_tokens,
             num_decode_rows=decodes,
             num_prefill_tokens=plan.num_tokens - decodes,
             num_image_rows=sum(splice.num_rows for splice in plan.splices),
+            num_supplied_rows=self.num_supplied,
             num_images_encoded=len(plan.encodes),
             num_waiting=plan.num_waiting,
             num_free_blocks=plan.num_free_blocks,
@@ -58,9 +62,10 @@ class InFlight:
             end_ns=now_ns(),
             schedule_ns=phases["schedule"],
             update_batch_ns=phases["update_batch"],
-            compile_ns=phases["compile"],
+            compile_ns=phases["stage"] + phases["compile"],
             launch_ns=phases["launch"],
             wait_fence_ns=phases["wait.fence"],
+            host_work_ns=phases.get("host_work", 0),
             wait_output_ns=phases["wait.output"],
             retire_ns=phases["retire"],
             device_start_ns=report.start_ns,
@@ -72,30 +77,45 @@ class InFlight:
 
 
 class Executor:
-    def __init__(self, model: ModelSpec, config: RunnerConfig, device: Device) -> None:
+    def __init__(self, model: ModelSpec, config: RunnerConfig, arm: Arm, device: Device) -> None:
         device.reset()
         self._device = device
-        self._batch = InputBatch(config)
-        self._compiler = StepCompiler(model, config, device.host)
-        self._embeds_route = embeds_route(model)
-        self._last_step_id: int | None = None
+        self._batch = InputBatch(model, config, clears_supplied_ids=arm.keeps_rows_resident)
+        self._compiler = StepCompiler(model, config, arm, device.host)
+        self._last: InFlight | None = None
 
     def launch(self, plan: StepPlan, requests: Mapping[str, RequestState], clock: StepClock) -> InFlight:
         """Queue a step on the device."""
         with clock.phase("update_batch"):
             self._batch.update(plan, requests)
+        with clock.phase("stage"):
+            last_rows = dict(self._last.sampling_rows) if self._last else {}
+            step = self._compiler.stage(plan, self._batch, requests, last_rows)
         with clock.phase("wait.fence"):
             self._wait_for_fence()
         with clock.phase("compile"):
-            commands = self._compiler.compile(plan, self._batch, requests)
+            commands = self._compiler.compile(step, requests)
         with clock.phase("launch"):
             self._device.execute(plan.step_id, commands)
-        self._last_step_id = plan.step_id
+        self._last = self._in_flight(step, clock)
+        return self._last
+
+    def _in_flight(self, step: StagedStep, clock: StepClock) -> InFlight:
         row_of = self._batch.row_of
-        sampling = tuple((row[0], row_of[row[0]]) for row in plan.rows if row.samples)
-        return InFlight(plan, clock, now_ns(), sampling, self._embeds_route, self._device)
+        return InFlight(
+            plan=step.plan,
+            clock=clock,
+            launched_ns=now_ns(),
+            sampling_rows=tuple(
+                (row.request_id, row_of[row.request_id]) for row in step.plan.rows if row.samples
+            ),
+            ids_route=step.ids.route,
+            embeds_route=step.embeds,
+            num_supplied=step.num_supplied,
+            device=self._device,
+        )
 
     def _wait_for_fence(self) -> None:
         """Host buffers may not be written while the last step's uploads still read them."""
-        if self._last_step_id is not None:
-            self._device.wait(UPLOADS_DONE, self._last_step_id)
+        if self._last is not None:
+            self._device.wait(UPLOADS_DONE, self._last.plan.step_id)

@@ -19,13 +19,14 @@ class StepRecord:
 
     step_id: int
     kind: str  # "prefill" | "decode" | "mixed"
-    ids_route: str  # "host"; others come with async scheduling
-    embeds_route: str  # "lookup" | "graph"
+    ids_route: str  # "host" | "mixed" | "slice" | "scatter"
+    embeds_route: str  # "merge" | "lookup" | "graph"
     num_rows: int
     num_tokens: int
     num_decode_rows: int
     num_prefill_tokens: int
     num_image_rows: int  # rows of encoded images spliced in this step
+    num_supplied_rows: int
     num_images_encoded: int
     num_waiting: int
     num_free_blocks: int
@@ -37,6 +38,7 @@ class StepRecord:
     compile_ns: int
     launch_ns: int
     wait_fence_ns: int
+    host_work_ns: int
     wait_output_ns: int
     retire_ns: int
     device_start_ns: int
@@ -47,7 +49,14 @@ class StepRecord:
 
     @property
     def host_ns(self) -> int:
-        return self.schedule_ns + self.update_batch_ns + self.compile_ns + self.launch_ns + self.retire_ns
+        return (
+            self.schedule_ns
+            + self.update_batch_ns
+            + self.compile_ns
+            + self.launch_ns
+            + self.retire_ns
+            + self.host_work_ns
+        )
 
     @property
     def device_ns(self) -> int:
@@ -67,6 +76,13 @@ class Timeline:
 def now_ns() -> int:
     """The one clock of all records."""
     return time.perf_counter_ns()
+
+
+def keep_busy(duration_us: int) -> None:
+    """Use the calling thread for that long, as work would; sleeping would free the core."""
+    end_ns = now_ns() + duration_us * 1000
+    while now_ns() < end_ns:
+        pass
 
 
 class StepClock:

@@ -9,22 +9,34 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Literal
 
 from runner.core import RunnerError
 
 
 @dataclass(frozen=True, slots=True)
 class VisionSpec:
-    """The image side of a model: its grid, its rows per image, and its placeholder ids."""
+    """The image side of a model: its pixels, its grid of rows per image, and its placeholder ids.
+
+    An image becomes grid_height * grid_width rows. `patch_size` and `merge_size` say how pixels become
+    them on a model that takes patches (0 where the tower takes whole images).
+    """
 
     image_token_id: int
     begin_token_id: int
     end_token_id: int
     image_height: int
     image_width: int
-    rows_per_image: int
+    grid_height: int
+    grid_width: int
     channel_mean: tuple[float, float, float]
     channel_std: tuple[float, float, float]
+    patch_size: int = 0
+    merge_size: int = 0
+
+    @property
+    def rows_per_image(self) -> int:
+        return self.grid_height * self.grid_width
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -60,6 +72,7 @@ class ModelSpec:
     sliding_window: int | None
     reserved_ids: frozenset[int]
     vision: VisionSpec | None
+    rope: Literal["1d", "mrope"]
     weight_std: float
     weight_seed: int
     hf_config: Mapping[str, object]
@@ -90,7 +103,8 @@ _TINY_GEMMA3_VISION = VisionSpec(
     end_token_id=4095,
     image_height=112,
     image_width=112,
-    rows_per_image=16,
+    grid_height=4,
+    grid_width=4,
     channel_mean=(0.5, 0.5, 0.5),
     channel_std=(0.5, 0.5, 0.5),
 )
@@ -111,6 +125,7 @@ TINY_GEMMA3_VL = ModelSpec(
     sliding_window=32,
     reserved_ids=frozenset({0, 1, 2, 4093, 4094, 4095}),
     vision=_TINY_GEMMA3_VISION,
+    rope="1d",
     weight_std=0.1,
     weight_seed=20240601,
     hf_config={
@@ -150,12 +165,76 @@ TINY_QWEN3 = ModelSpec(
     sliding_window=None,
     reserved_ids=frozenset({0, 1, 2}),
     vision=None,
+    rope="1d",
     weight_std=0.1,
     weight_seed=20240602,
     hf_config=dict(_TINY_TEXT),
 )
 
-MODELS: Mapping[str, ModelSpec] = MappingProxyType({spec.name: spec for spec in (TINY_GEMMA3_VL, TINY_QWEN3)})
+# Not square, so that height and width positions cannot be confused.
+_TINY_QWEN25_VISION = VisionSpec(
+    image_token_id=4093,
+    begin_token_id=4094,
+    end_token_id=4095,
+    image_height=112,
+    image_width=168,
+    grid_height=4,
+    grid_width=6,
+    channel_mean=(0.48145466, 0.4578275, 0.40821073),
+    channel_std=(0.26862954, 0.26130258, 0.27577711),
+    patch_size=14,
+    merge_size=2,
+)
+
+TINY_QWEN25_VL = ModelSpec(
+    name="tiny-qwen2.5-vl",
+    family="qwen2.5-vl",
+    hidden_size=256,
+    num_layers=4,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=64,
+    vocab_size=4096,
+    max_position=4096,
+    eos_token_id=1,
+    sliding_window=None,
+    reserved_ids=frozenset({0, 1, 2, 4092, 4093, 4094, 4095}),
+    vision=_TINY_QWEN25_VISION,
+    rope="mrope",
+    weight_std=0.1,
+    weight_seed=20240603,
+    hf_config={
+        "text_config": {
+            **{key: value for key, value in _TINY_TEXT.items() if key != "head_dim"},
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 1e6,
+                "mrope_section": [8, 12, 12],
+            },
+        },
+        "vision_config": {
+            "depth": 2,
+            "hidden_size": 64,
+            "intermediate_size": 128,
+            "num_heads": 2,
+            "patch_size": 14,
+            "spatial_merge_size": 2,
+            "temporal_patch_size": 2,
+            "out_hidden_size": 256,
+            "window_size": 56,
+            "fullatt_block_indexes": [1],
+        },
+        "image_token_id": 4093,
+        "video_token_id": 4092,
+        "vision_start_token_id": 4094,
+        "vision_end_token_id": 4095,
+        "tie_word_embeddings": False,
+    },
+)
+
+MODELS: Mapping[str, ModelSpec] = MappingProxyType(
+    {spec.name: spec for spec in (TINY_GEMMA3_VL, TINY_QWEN25_VL, TINY_QWEN3)}
+)
 
 
 def get_model(name: str) -> ModelSpec:

@@ -19,6 +19,7 @@ from runner.core import (
     ImageSpan,
     RequestState,
     RequestStatus,
+    ResidentItem,
     ScheduledRow,
     SpliceItem,
     StepPlan,
@@ -26,6 +27,7 @@ from runner.core import (
     TokenOutput,
 )
 from runner.encoder_slots import EncoderSlots, Holder
+from runner.resident_rows import ResidentRows
 
 
 @dataclass(slots=True)
@@ -36,17 +38,23 @@ class _Draft:
     rows: list[ScheduledRow] = field(default_factory=list)
     encodes: list[EncodeItem] = field(default_factory=list)
     splices: list[SpliceItem] = field(default_factory=list)
+    residents: list[ResidentItem] = field(default_factory=list)
     scheduled: set[str] = field(default_factory=set)
     num_preempted: int = 0
 
 
 class Scheduler:
-    """`eos_token_id` ends a request unless it ignores EOS."""
+    """`eos_token_id` ends a request unless it ignores EOS.
 
-    def __init__(self, config: RunnerConfig, eos_token_id: int) -> None:
+    `keeps_rows_resident`: supplied rows are brought to the device's arena at admission, and charged.
+    """
+
+    def __init__(self, config: RunnerConfig, eos_token_id: int, keeps_rows_resident: bool = False) -> None:
         self.requests: dict[str, RequestState] = {}
         self.blocks = BlockPool(config.num_blocks)
         self.encoder_slots = EncoderSlots(config.num_encoder_slots)
+        self.resident_rows = ResidentRows(config.num_resident_rows)
+        self._keeps_rows_resident = keeps_rows_resident
         self._config = config
         self._eos_token_id = eos_token_id
         self._waiting: deque[RequestState] = deque()
@@ -100,6 +108,7 @@ class Scheduler:
             rows=tuple(draft.rows),
             encodes=tuple(draft.encodes),
             splices=tuple(draft.splices),
+            residents=tuple(draft.residents),
             num_waiting=len(self._waiting),
             num_free_blocks=self.blocks.num_free,
             num_preempted=draft.num_preempted,
@@ -114,7 +123,8 @@ class Scheduler:
             state.num_in_flight -= 1
             assert state.num_in_flight >= 0, f"{request_id} got a token that was not in flight"
             if state.is_finished:
-                continue  # it ended while this step was in flight
+                state.num_wasted += 1  # it ended while this step was in flight
+                continue
             state.output_ids.append(token_id)
             reason = self._finish_reason(state, token_id)
             if reason is not None:
@@ -126,6 +136,8 @@ class Scheduler:
         """Assert that blocks, encoder slots and request slots are owned exactly once (tests, soak)."""
         self.blocks.check([state.block_ids for state in self._running])
         self.encoder_slots.check({state.request_id for state in self._running})
+        firsts = (state.resident_first for state in self._running)
+        self.resident_rows.check({first for first in firsts if first is not None})
         slots = [*self._free_slots, *(state.slot for state in self._running if state.slot is not None)]
         assert sorted(slots) == list(range(self._config.max_num_seqs)), f"request slots leaked: {slots}"
 
@@ -145,10 +157,13 @@ class Scheduler:
             count = min(self._num_to_compute(state), draft.budget)
             if self._missing_blocks(state, count) > self.blocks.num_free:
                 return
+            if not self._make_resident(draft, state):
+                return
             self._extend_table(state, count)
             state.slot = self._free_slots.pop()
             if not self._add_row(draft, state, count):
                 self._release_resources(state)  # its first image found no encoder slot
+                draft.residents = [item for item in draft.residents if item.request_id != state.request_id]
                 return
             self._waiting.popleft()
             state.status = RequestStatus.RUNNING
@@ -215,6 +230,20 @@ class Scheduler:
         state.num_computed = 0
         state.status = RequestStatus.PREEMPTED
         self._waiting.appendleft(state)
+
+    # ---- supplied rows
+
+    def _make_resident(self, draft: _Draft, state: RequestState) -> bool:
+        """Give a newcomer's supplied rows a place in the arena; False when there is none yet."""
+        embeds = state.request.prompt.embeds
+        if embeds is None or not self._keeps_rows_resident:
+            return True
+        first = self.resident_rows.allocate(embeds.num_rows)
+        if first is None:
+            return False
+        state.resident_first = first
+        draft.residents.append(ResidentItem(state.request_id, first, embeds.num_rows))
+        return True
 
     # ---- images
 
@@ -287,6 +316,9 @@ class Scheduler:
         self.blocks.release(state.block_ids)
         state.block_ids.clear()
         self.encoder_slots.release_request(state.request_id)
+        if state.resident_first is not None:
+            self.resident_rows.release(state.resident_first)
+            state.resident_first = None
         assert state.slot is not None
         self._free_slots.append(state.slot)
         state.slot = None

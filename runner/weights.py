@@ -13,6 +13,8 @@ import torch
 from transformers import (
     Gemma3Config,
     Gemma3ForConditionalGeneration,
+    Qwen2_5_VLConfig,
+    Qwen2_5_VLForConditionalGeneration,
     Qwen3Config,
     Qwen3ForCausalLM,
 )
@@ -21,6 +23,7 @@ from runner.models import ModelSpec
 
 _CLASSES: dict[str, tuple[Any, Any]] = {
     "gemma3": (Gemma3Config, Gemma3ForConditionalGeneration),
+    "qwen2.5-vl": (Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration),
     "qwen3": (Qwen3Config, Qwen3ForCausalLM),
 }
 

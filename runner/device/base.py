@@ -10,8 +10,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
+import numpy as np
 from numpy.typing import NDArray
 
 from runner.commands import Command
@@ -19,7 +20,7 @@ from runner.config import RunnerConfig
 from runner.core import DeviceInfo, RunnerError
 from runner.models import ModelSpec
 
-DEVICE_KINDS = ("process", "inline")
+DEVICE_KINDS = ("process", "inline", "lazy", "shuffle:SEED", "cuda")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,12 @@ class Device(ABC):
         self.close()
 
 
+def poison_host(host: Mapping[str, NDArray[Any]]) -> None:
+    """Fill host buffers with values no step may send: a forgotten write then shows."""
+    for array in host.values():
+        array.fill(np.nan if array.dtype.kind == "f" else np.iinfo(array.dtype).max)
+
+
 def open_device(kind: str, model: ModelSpec, config: RunnerConfig) -> Device:
     """A device of that kind with the model loaded. RunnerError for an unknown kind or impossible sizes."""
     config.check_model(model)
@@ -83,8 +90,13 @@ def open_device(kind: str, model: ModelSpec, config: RunnerConfig) -> Device:
         from runner.device.process import ProcessDevice
 
         return ProcessDevice(model, config)
-    if kind == "inline":
-        from runner.device.inline import InlineDevice
+    if kind == "cuda":
+        from runner.device.cuda import CudaDevice
 
-        return InlineDevice(model, config)
+        return CudaDevice(model, config)
+    order, _, seed = kind.partition(":")
+    if kind in ("inline", "lazy") or (order == "shuffle" and seed.isdecimal()):
+        from runner.device.host import HostDevice
+
+        return HostDevice(model, config, cast(Any, order), int(seed or 0))
     raise RunnerError(f"no device {kind!r}; known devices: {', '.join(DEVICE_KINDS)}")

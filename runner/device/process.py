@@ -18,12 +18,10 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import DupFd
 from typing import Any, NoReturn
 
-import numpy as np
-
 from runner.commands import EVENTS, Command, buffer_table
 from runner.config import RunnerConfig
 from runner.core import DeviceError
-from runner.device.base import Device, DeviceReport
+from runner.device.base import Device, DeviceReport, poison_host
 from runner.device.channel import Layout, channel_layout, spin_s
 from runner.device.report import ReportRing
 from runner.device.shared import SharedArena
@@ -72,8 +70,7 @@ class ProcessDevice(Device):
         self._send((None, []))
         self._expect("reset", _WAIT_TIMEOUT_S)
         self._events.fill(-1)
-        for array in self.host.values():
-            array.fill(np.iinfo(array.dtype).max)
+        poison_host(self.host)
 
     def close(self) -> None:
         if self._is_closed:

@@ -22,8 +22,8 @@ from runner.commands import EVENTS, buffer_table
 from runner.config import RunnerConfig
 from runner.core import DeviceError, DeviceInfo
 from runner.device.channel import Layout, spin_s
+from runner.device.command_runner import CommandRunner
 from runner.device.report import ReportRing
-from runner.device.serial import execute_serially
 from runner.device.shared import SharedArena
 from runner.kernels.program import Program
 from runner.models import ModelSpec
@@ -67,10 +67,11 @@ class _Server:
         buffers = dict(buffer_table(config, model))
         arena = SharedArena(layout, arena_fd)
         host = {name: torch.from_numpy(arena.arrays[name]) for name in buffers}
-        self._program = Program(model, config, buffers, host)
+        program = Program(model, config, buffers, host, torch.device("cpu"))
         self._events = arena.arrays["events"]
         self._submitted = arena.arrays["submitted"]
-        self._reports = ReportRing(tuple(buffers), arena.arrays["reports"])
+        reports = ReportRing(tuple(buffers), arena.arrays["reports"])
+        self._runner = CommandRunner(program, reports, self._publish)
         self._connection = connection
         self._wake_fd = wake.fileno()
         self._wake = wake
@@ -85,10 +86,12 @@ class _Server:
         while True:
             step_id, commands = self._receive()
             if step_id is None:
-                self._program.reset()
+                self._runner.reset()
                 self._connection.send(("reset",))
             else:
-                execute_serially(self._program, step_id, commands, self._reports, self._publish)
+                # One thread runs the list in order, so a stream's Wait is met when it is reached.
+                for command in commands:
+                    self._runner.run(step_id, command)
 
     def _receive(self) -> tuple[int | None, list[tuple[str | int, ...]]]:
         deadline = time.perf_counter() + self._spin_s

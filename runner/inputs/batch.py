@@ -9,47 +9,75 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
 from runner.config import RunnerConfig
-from runner.core import RequestState, ScheduledRow, StepPlan
+from runner.core import RequestState, ScheduledRow, StepPlan, SuppliedRows
+from runner.inputs.rope_positions import prompt_positions
+from runner.models import ModelSpec
+
+IN_FLIGHT_ID = -1  # stands where a sampled id is still on the device only
 
 
 class InputBatch:
     """Rows [0, num_rows) are this step's requests, in row order.
 
-    token_ids [max_num_seqs, max_model_len] int32; block_table [max_num_seqs, max_blocks_per_seq] int32;
-    first, count, slots, num_blocks [max_num_seqs] int32.
+    token_ids [max_num_seqs, max_model_len] int32; is_token_ids, the same shape, bool: false at supplied
+    positions; block_table [max_num_seqs, max_blocks_per_seq] int32; first, count, slots, num_blocks,
+    rope_offset [max_num_seqs]; in_flight [max_num_seqs] bool: the row's last id of this step is known to
+    the device only; has_mask: its supplied rows come with a mask. supplied, rope: a row's supplied rows and
+    M-RoPE prompt positions, or None.
+
+    A row given to a prompt of embeddings only keeps the ids of its last owner, as in vLLM's V1 runner,
+    unless `clears_supplied_ids`, as in its V2 runner.
     """
 
-    def __init__(self, config: RunnerConfig) -> None:
+    def __init__(self, model: ModelSpec, config: RunnerConfig, clears_supplied_ids: bool = False) -> None:
         rows = config.max_num_seqs
         self.token_ids = np.zeros((rows, config.max_model_len), np.int32)
+        self.is_token_ids = np.ones((rows, config.max_model_len), np.bool_)
         self.block_table = np.zeros((rows, config.max_blocks_per_seq), np.int32)
         self.first = np.zeros(rows, np.int32)
         self.count = np.zeros(rows, np.int32)
         self.slots = np.zeros(rows, np.int32)
         self.num_blocks = np.zeros(rows, np.int32)
-        self._num_known = [0] * rows
+        self.rope_offset = np.zeros(rows, np.int64)
+        self.in_flight = np.zeros(rows, np.bool_)
+        self.has_mask = np.zeros(rows, np.bool_)
+        self.supplied: list[NDArray[np.float32] | None] = [None] * rows
+        self.rope: list[NDArray[np.int64] | None] = [None] * rows
         self.request_ids: list[str] = []
         self.row_of: dict[str, int] = {}
+        self._model = model
+        self._clears_supplied_ids = clears_supplied_ids
+        self._num_known = [0] * rows
 
     @property
     def num_rows(self) -> int:
         return len(self.request_ids)
 
+    @property
+    def has_supplied(self) -> bool:
+        """Whether any live request was admitted with embeddings, even if it decodes by now."""
+        return any(rows is not None for rows in self.supplied)
+
     def update(self, plan: StepPlan, requests: Mapping[str, RequestState]) -> None:
         """Make the rows those of `plan`; `requests` gives tokens and block tables."""
-        scheduled = {row.request_id for row in plan.rows}
-        holes = [row for name, row in self.row_of.items() if name not in scheduled]
-        for row in holes:
-            del self.row_of[self.request_ids[row]]
-        holes.sort(reverse=True)
+        holes = self._remove_all_but({row.request_id for row in plan.rows})
         for entry in plan.rows:
             if entry.request_id not in self.row_of:
                 self._add(entry, requests[entry.request_id], holes)
         self._condense(holes)
         for entry in plan.rows:
             self._refresh(entry, requests[entry.request_id])
+
+    def _remove_all_but(self, scheduled: set[str]) -> list[int]:
+        """Drop rows that rest; their numbers, largest first."""
+        holes = [row for name, row in self.row_of.items() if name not in scheduled]
+        for row in holes:
+            del self.row_of[self.request_ids[row]]
+            self.supplied[row] = self.rope[row] = None
+        return sorted(holes, reverse=True)
 
     def _add(self, entry: ScheduledRow, state: RequestState, holes: list[int]) -> None:
         if holes:
@@ -59,11 +87,33 @@ class InputBatch:
             row = self.num_rows
             self.request_ids.append(entry.request_id)
         self.row_of[entry.request_id] = row
-        prompt = state.request.prompt.token_ids
-        self.token_ids[row, : len(prompt)] = prompt
-        self._num_known[row] = len(prompt)
         self.num_blocks[row] = 0
         self.slots[row] = entry.slot
+        self._write_prompt(row, state)
+
+    def _write_prompt(self, row: int, state: RequestState) -> None:
+        prompt = state.request.prompt
+        self._num_known[row] = len(prompt)
+        self.is_token_ids[row] = True
+        self.has_mask[row] = prompt.embeds is not None and prompt.embeds.mask is not None
+        if prompt.token_ids:
+            self.token_ids[row, : len(prompt)] = prompt.token_ids
+        if prompt.embeds is not None:
+            self._write_supplied(row, prompt.embeds)
+        if self._model.rope == "mrope" and self._model.vision is not None:
+            self.rope[row], self.rope_offset[row] = prompt_positions(state, self._model.vision)
+
+    def _write_supplied(self, row: int, embeds: SuppliedRows) -> None:
+        shape = (embeds.num_rows, embeds.hidden_size)
+        self.supplied[row] = np.frombuffer(embeds.data, np.float32).reshape(shape)
+        is_supplied = (
+            np.ones(embeds.num_rows, np.bool_)
+            if embeds.mask is None
+            else np.frombuffer(embeds.mask, np.bool_)
+        )
+        self.is_token_ids[row, : embeds.num_rows] = ~is_supplied
+        if self._clears_supplied_ids:
+            self.token_ids[row, : embeds.num_rows][is_supplied] = 0
 
     def _condense(self, holes: list[int]) -> None:
         """Fill the holes left (largest first) with the last rows."""
@@ -79,15 +129,23 @@ class InputBatch:
 
     def _move(self, source: int, target: int) -> None:
         name = self.request_ids.pop()
-        known = self._num_known[source]
-        blocks = self.num_blocks[source]
         self.request_ids[target] = name
         self.row_of[name] = target
-        self.token_ids[target, :known] = self.token_ids[source, :known]
+        # Whole ids, unknown ones too: what a supplied position holds must be what it held before.
+        for array in (
+            self.token_ids,
+            self.is_token_ids,
+            self.slots,
+            self.num_blocks,
+            self.rope_offset,
+            self.has_mask,
+        ):
+            array[target] = array[source]
+        blocks = self.num_blocks[source]
         self.block_table[target, :blocks] = self.block_table[source, :blocks]
-        self._num_known[target] = known
-        self.num_blocks[target] = blocks
-        self.slots[target] = self.slots[source]
+        self._num_known[target] = self._num_known[source]
+        self.supplied[target], self.supplied[source] = self.supplied[source], None
+        self.rope[target], self.rope[source] = self.rope[source], None
 
     def _refresh(self, entry: ScheduledRow, state: RequestState) -> None:
         """Bring a row's tokens and blocks up to what is known now."""
@@ -98,6 +156,10 @@ class InputBatch:
         if total > known:
             self.token_ids[row, known:total] = state.output_ids[known - state.num_prompt :]
             self._num_known[row] = total
+        end = entry.first + entry.num_tokens
+        self.in_flight[row] = end > total
+        if end > total:
+            self.token_ids[row, total:end] = IN_FLIGHT_ID
         blocks = int(self.num_blocks[row])
         if len(state.block_ids) > blocks:
             self.block_table[row, blocks : len(state.block_ids)] = state.block_ids[blocks:]

@@ -1,123 +1,291 @@
-"""StepPlan -> list[Command]: writes a step's input buffers, says what the device does with them (numpy)."""
+"""StepPlan -> list[Command]: what the device does for a step, under one arm (numpy).
+
+Compiling has two halves: `stage` touches only the step's own copy of a ring buffer and may run while the
+last step's uploads are still reading; `compile` writes the shared input buffers and comes after the fence.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from runner.commands import (
     OUTPUT_READY,
+    SAMPLED,
     UPLOADS_DONE,
     Command,
     Download,
     Encode,
+    Flags,
     Forward,
     Lookup,
     Merge,
     MetadataLayout,
+    Place,
     Positions,
     Record,
+    RouteIds,
+    SafeIds,
     Sample,
     Splice,
     Upload,
+    Wait,
     ring,
 )
 from runner.config import RunnerConfig
 from runner.core import RequestState, StepPlan
+from runner.inputs import staging
+from runner.inputs.arms import Arm
 from runner.inputs.batch import InputBatch
-from runner.inputs.routes import embeds_route
+from runner.inputs.routes import EmbedsRoute, SampledRoute, embeds_route, sampled_route
+from runner.inputs.staging import HostBuffers, PackedStep
 from runner.models import ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class StagedStep:
+    """A step whose metadata is written: all that the rest of compiling needs to know."""
+
+    plan: StepPlan
+    packed: PackedStep
+    ids: SampledRoute
+    embeds: EmbedsRoute
+    layout: MetadataLayout
+
+    @property
+    def count(self) -> int:
+        return self.packed.num_tokens
+
+    @property
+    def num_supplied(self) -> int:
+        return len(self.packed.supplied)
 
 
 class StepCompiler:
     """Compiles plans into commands over `host`, the host sides of the named buffers."""
 
-    def __init__(self, model: ModelSpec, config: RunnerConfig, host: Mapping[str, NDArray[Any]]) -> None:
+    def __init__(self, model: ModelSpec, config: RunnerConfig, arm: Arm, host: HostBuffers) -> None:
         self._model = model
+        self._config = config
+        self._arm = arm
         self._host = host
-        self._row_starts = np.arange(config.max_num_seqs, dtype=np.int64) * config.max_model_len
-        self._query_start_loc = np.zeros(config.max_num_seqs + 1, np.int32)
 
-    def compile(
-        self, plan: StepPlan, batch: InputBatch, requests: Mapping[str, RequestState]
-    ) -> list[Command]:
-        """The commands of a step. Its rows must already be those of `batch`."""
-        count = plan.num_tokens
+    def stage(
+        self,
+        plan: StepPlan,
+        batch: InputBatch,
+        requests: Mapping[str, RequestState],
+        last_rows: Mapping[str, int],
+    ) -> StagedStep:
+        """Decide the routes and pack the metadata. The plan's rows must already be those of `batch`."""
+        packed = PackedStep(batch, self._config)
+        ids = sampled_route(batch, packed.starts, last_rows)
+        embeds = embeds_route(self._model, self._arm, batch, not len(packed.supplied))
+        firsts = _resident_firsts(batch, requests)
+        sources = self._place_sources(packed, firsts)
+        layout = MetadataLayout(
+            num_rows=batch.num_rows,
+            table_width=int(batch.num_blocks[: batch.num_rows].max()),
+            num_routed=len(ids.target),
+            num_placed=len(sources),
+            derives_flags=self._derives_flags(embeds),
+        )
+        target = self._host[ring("step_metadata", plan.step_id)]
+        staging.write_metadata(target, layout, packed, (ids.target, ids.source), sources, firsts)
+        return StagedStep(plan, packed, ids, embeds, layout)
+
+    def compile(self, step: StagedStep, requests: Mapping[str, RequestState]) -> list[Command]:
+        """Write the input buffers and give the step's commands."""
+        plan, rows = step.plan, step.layout.num_rows
+        metadata = ring("step_metadata", plan.step_id)
         sampled = ring("sampled_ids", plan.step_id)
-        starts = self._write_starts(batch)
-        self._write_ids(batch, starts, count)
-        metadata, layout = self._write_metadata(plan.step_id, batch, starts)
+        merging = self._merge(step)
         return [
-            Upload("input_ids", 0, 0, count),
-            Upload(metadata, 0, 0, layout.size),
+            *self._upload_ids(step),
+            Upload(metadata, 0, 0, step.layout.size),
+            *self._upload_rope(step),
+            *self._upload_residents(plan, requests),
+            *self._upload_flags(step),
+            *self._upload_supplied(step),
             *self._upload_pixels(plan, requests),
+            *(command for command in merging if isinstance(command, Upload)),
             Record(UPLOADS_DONE),
-            Positions(metadata, count, layout.num_rows, layout.table_width),
-            *self._embed(plan, batch, starts, count),
-            Sample(sampled, batch.num_rows),
-            Download(sampled, batch.num_rows),
-            Record(OUTPUT_READY),
+            Positions(metadata, step.count, *step.layout),
+            *self._route_ids(step),
+            *self._set_flags(step),
+            *self._place(step),
+            *(Encode(item, encode.slot) for item, encode in enumerate(plan.encodes)),
+            *(command for command in merging if not isinstance(command, Upload)),
+            Forward(step.count, "input_ids" if step.embeds == "graph" else "inputs_embeds"),
+            Sample(sampled, rows),
+            Record(SAMPLED),
+            Wait(SAMPLED, "output"),
+            Download(sampled, rows),
+            Record(OUTPUT_READY, "output"),
         ]
 
-    def _write_starts(self, batch: InputBatch) -> NDArray[np.int32]:
-        """query_start_loc [rows + 1]: offset of each row's first token among the packed tokens."""
-        starts = self._query_start_loc[: batch.num_rows + 1]
-        np.cumsum(batch.count[: batch.num_rows], out=starts[1:])
-        return starts
+    # ---- ids and positions
 
-    def _write_ids(self, batch: InputBatch, starts: NDArray[np.int32], count: int) -> None:
-        """Gather the packed ids: token i of row r lies at r * max_model_len + first[r] + i."""
-        rows = batch.num_rows
-        offsets = self._row_starts[:rows] + batch.first[:rows] - starts[:-1]
-        flat = np.repeat(offsets, batch.count[:rows]) + np.arange(count)
-        np.take(batch.token_ids.reshape(-1), flat, out=self._host["input_ids"][:count])
+    def _upload_ids(self, step: StagedStep) -> list[Command]:
+        if not step.ids.needs_host_ids:
+            return []
+        staging.write_ids(self._host, step.packed)
+        return [Upload("input_ids", 0, 0, step.count)]
 
-    def _write_metadata(
-        self, step_id: int, batch: InputBatch, starts: NDArray[np.int32]
-    ) -> tuple[str, MetadataLayout]:
-        rows = batch.num_rows
-        layout = MetadataLayout(rows, int(batch.num_blocks[:rows].max()))
-        name = ring("step_metadata", step_id)
-        target = self._host[name]
-        target[: rows + 1] = starts
-        target[layout.num_computed : layout.slots] = batch.first[:rows]
-        target[layout.slots : layout.block_table] = batch.slots[:rows]
-        table = target[layout.block_table : layout.size].reshape(rows, layout.table_width)
-        table[:] = batch.block_table[:rows, : layout.table_width]
-        return name, layout
+    def _route_ids(self, step: StagedStep) -> list[Command]:
+        count = len(step.ids.target)
+        if not count:
+            return []
+        source = ring("sampled_ids", step.plan.step_id - 1)
+        return [RouteIds("slice" if step.ids.is_slice else "scatter", source, count)]
+
+    def _upload_rope(self, step: StagedStep) -> list[Command]:
+        if self._model.rope != "mrope":
+            return []
+        staging.write_rope(self._host, step.packed)
+        return [Upload("rope_positions", 0, 0, step.count)]
+
+    # ---- flags
+
+    def _upload_flags(self, step: StagedStep) -> list[Command]:
+        choices = self._arm.choices
+        if choices is None:
+            return []
+        wanted = {
+            "always": True,
+            "with-ids": step.ids.needs_host_ids,
+            "fill": step.num_supplied > 0,
+            "skip": step.num_supplied > 0,
+            "derived": False,
+        }
+        if not wanted[choices.flags]:
+            return []
+        staging.write_flags(self._host, step.packed)
+        return [Upload("is_token_ids", 0, 0, step.count)]
+
+    def _set_flags(self, step: StagedStep) -> list[Command]:
+        choices = self._arm.choices
+        if choices is None:
+            return []
+        if choices.flags == "fill" and not step.num_supplied:
+            return [Flags("fill", step.count)]
+        if choices.merge == "where" and step.layout.derives_flags:
+            return [Flags("derived", step.count)]
+        return []
+
+    def _derives_flags(self, embeds: EmbedsRoute) -> bool:
+        choices = self._arm.choices
+        if choices is None or choices.flags != "derived" or embeds != "merge":
+            return False
+        return choices.merge in ("where", "fused")
+
+    # ---- supplied rows
+
+    def _upload_supplied(self, step: StagedStep) -> list[Command]:
+        choices = self._arm.choices
+        if choices is None:
+            return []
+        if choices.embeds == "all" and step.ids.needs_host_ids:
+            staging.write_embeds(self._host, step.packed)
+            return [Upload("inputs_embeds", 0, 0, step.count)]
+        if choices.embeds == "rows" and step.num_supplied:
+            staging.write_packed_rows(self._host, step.packed)
+            return [Upload("supplied_rows", 0, 0, step.num_supplied)]
+        return []
+
+    def _upload_residents(self, plan: StepPlan, requests: Mapping[str, RequestState]) -> list[Command]:
+        staging.write_residents(self._host, plan, requests)
+        commands: list[Command] = []
+        for item in plan.residents:
+            embeds = requests[item.request_id].request.prompt.embeds
+            assert embeds is not None
+            commands.append(Upload("resident_rows", item.first, item.first, item.num_rows))
+            if embeds.mask is not None:
+                commands.append(Upload("resident_mask", item.first, item.first, item.num_rows))
+        return commands
+
+    def _place(self, step: StagedStep) -> list[Command]:
+        choices = self._arm.choices
+        if choices is None or not step.layout.num_placed or choices.merge == "overlay":
+            return []
+        return [Place("scatter" if choices.embeds == "rows" else "gather", step.num_supplied)]
+
+    def _place_sources(self, packed: PackedStep, resident_firsts: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Where each supplied row comes from: its place among the packed rows, or in the arena."""
+        choices = self._arm.choices
+        count = len(packed.supplied)
+        if choices is None or choices.embeds == "all" or choices.merge == "fused" or not count:
+            return np.empty(0, np.int32)
+        if choices.embeds == "rows":
+            return np.arange(count, dtype=np.int32)
+        rows = np.searchsorted(packed.starts, packed.supplied, side="right") - 1
+        positions = packed.supplied - packed.starts[rows] + packed.batch.first[rows]
+        return (resident_firsts[rows] + positions).astype(np.int32)
+
+    # ---- images
 
     def _upload_pixels(self, plan: StepPlan, requests: Mapping[str, RequestState]) -> list[Command]:
         if not plan.encodes:
             return []
-        pixels = self._host["pixels"]
-        for item, encode in enumerate(plan.encodes):
-            image = requests[encode.request_id].request.prompt.images[encode.image]
-            pixels[item] = np.frombuffer(image.data, np.uint8).reshape(image.shape)
+        staging.write_pixels(self._host, plan, requests)
         return [Upload("pixels", 0, 0, len(plan.encodes))]
 
-    def _embed(
-        self, plan: StepPlan, batch: InputBatch, starts: NDArray[np.int32], count: int
-    ) -> list[Command]:
-        """From ids to the model's output, by the embedding route."""
-        if embeds_route(self._model) == "graph":
-            return [Forward(count, "input_ids")]
-        encodes = [Encode(item, encode.slot) for item, encode in enumerate(plan.encodes)]
-        splices = [
+    def _splices(self, step: StagedStep, fused: bool) -> list[Command]:
+        """Image rows go over the looked-up rows, or, where those have no temporary, into the input."""
+        batch, starts = step.packed.batch, step.packed.starts
+        return [
             Splice(
+                "inputs_embeds" if fused else "looked_up",
                 splice.slot,
                 splice.item_first,
                 int(starts[batch.row_of[splice.request_id]]) + splice.row_first,
                 splice.num_rows,
             )
-            for splice in plan.splices
+            for splice in step.plan.splices
         ]
+
+    # ---- merge
+
+    def _merge(self, step: StagedStep) -> list[Command]:
+        """From ids and supplied rows to inputs_embeds."""
+        count, choices = step.count, self._arm.choices
+        if step.embeds == "graph":
+            return []
+        if choices is not None and choices.merge == "none":
+            return [SafeIds("clamp", count), *self._copy(step, "safe")]
+        if choices is not None and choices.merge == "fused":
+            return [Merge("fused", count), *self._splices(step, fused=True)]
+        if choices is None or step.embeds == "lookup":
+            return self._copy(step, "ids")
+        if choices.merge == "where":
+            return [
+                SafeIds("where", count),
+                Lookup("safe", count),
+                *self._splices(step, fused=False),
+                Merge("where", count),
+            ]
+        if choices.merge == "index":
+            tokens = staging.write_token_index(self._host, step.packed)
+            return [
+                Upload("token_index", 0, 0, tokens),
+                Lookup("indexed", tokens),
+                Merge("index", tokens),
+            ]
+        return [*self._copy(step, "ids"), Merge("overlay", step.num_supplied)]
+
+    def _copy(self, step: StagedStep, kind: str) -> list[Command]:
+        """Every row looked up, then copied: vLLM's branch for a batch without embeddings."""
         return [
-            *encodes,
-            Lookup(count),
-            *splices,
-            Merge("copy", count),
-            Forward(count, "inputs_embeds"),
+            Lookup("safe" if kind == "safe" else "ids", step.count),
+            *self._splices(step, fused=False),
+            Merge("copy", step.count),
         ]
+
+
+def _resident_firsts(batch: InputBatch, requests: Mapping[str, RequestState]) -> NDArray[np.int32]:
+    """[rows] each row's first arena row, -1 without one."""
+    firsts = [requests[name].resident_first for name in batch.request_ids]
+    return np.array([-1 if first is None else first for first in firsts], np.int32)

@@ -27,7 +27,7 @@ class StepGeometry:
 
     starts [rows + 1], first [rows] and ends [rows]: offset of each row among the packed tokens, position of
     its first new token, and its context length after the step. block_table [rows, width] int64;
-    slot_mapping [tokens] int64; positions [tokens] int64.
+    slot_mapping [tokens] int64; rope_positions [axes, tokens] int64, one axis or three.
     """
 
     starts: list[int]
@@ -35,7 +35,7 @@ class StepGeometry:
     ends: list[int]
     block_table: torch.Tensor
     slot_mapping: torch.Tensor
-    positions: torch.Tensor
+    rope_positions: torch.Tensor
 
     @property
     def num_tokens(self) -> int:
@@ -92,18 +92,19 @@ def _buckets(rows: list[int], ends: list[int]) -> list[list[int]]:
 
 
 def _decode_group(geometry: StepGeometry, rows: list[int], block_size: int, window: int | None) -> _Group:
-    index = torch.tensor(rows)
-    ends = torch.tensor([geometry.ends[row] for row in rows])
+    device = geometry.block_table.device
+    index = torch.tensor(rows, device=device)
+    ends = torch.tensor([geometry.ends[row] for row in rows], device=device)
     oldest = torch.zeros_like(ends) if window is None else (ends - window).clamp_(min=0)
     first_block = oldest // block_size
     last_block = (ends - 1) // block_size
     width = int((last_block - first_block).max()) + 1
     # Rows with fewer blocks repeat their last one; the mask hides the repetition.
-    columns = torch.minimum(first_block[:, None] + torch.arange(width), last_block[:, None])
+    columns = torch.minimum(first_block[:, None] + torch.arange(width, device=device), last_block[:, None])
     block_ids = geometry.block_table[index].gather(1, columns)
-    key_positions = (first_block * block_size)[:, None] + torch.arange(width * block_size)
+    key_positions = (first_block * block_size)[:, None] + torch.arange(width * block_size, device=device)
     mask = (key_positions < ends[:, None]) & (key_positions >= oldest[:, None])
-    tokens = torch.tensor([geometry.starts[row] for row in rows])
+    tokens = torch.tensor([geometry.starts[row] for row in rows], device=device)
     return _Group(tokens, len(rows), block_ids.flatten(), mask[:, None, None, :], is_decode=True)
 
 
@@ -113,12 +114,13 @@ def _prefill_group(geometry: StepGeometry, row: int, block_size: int, window: in
     oldest = 0 if window is None else max(0, first - window + 1)
     first_block, last_block = oldest // block_size, (end - 1) // block_size
     block_ids = geometry.block_table[row, first_block : last_block + 1]
-    queries = torch.arange(first, end)[:, None]
-    keys = torch.arange(first_block * block_size, (last_block + 1) * block_size)[None, :]
+    device = block_ids.device
+    queries = torch.arange(first, end, device=device)[:, None]
+    keys = torch.arange(first_block * block_size, (last_block + 1) * block_size, device=device)[None, :]
     mask = keys <= queries
     if window is not None:
         mask &= keys > queries - window
-    return _Group(torch.arange(begin, stop), 1, block_ids, mask[None, None], is_decode=False)
+    return _Group(torch.arange(begin, stop, device=device), 1, block_ids, mask[None, None], is_decode=False)
 
 
 def paged_attention(

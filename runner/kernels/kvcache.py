@@ -19,14 +19,17 @@ class KVCache:
     that is kept, because fresh temporaries cost several times the copy itself on a CPU.
     """
 
-    def __init__(self, model: ModelSpec, config: RunnerConfig, dtype: torch.dtype) -> None:
+    def __init__(
+        self, model: ModelSpec, config: RunnerConfig, dtype: torch.dtype, device: torch.device
+    ) -> None:
         shape = (config.num_blocks, config.block_size, model.num_kv_heads, model.head_dim)
         self.block_size = config.block_size
-        self.keys = [torch.empty(shape, dtype=dtype) for _ in range(model.num_layers)]
-        self.values = [torch.empty(shape, dtype=dtype) for _ in range(model.num_layers)]
+        layers = range(model.num_layers)
+        self.keys = [torch.empty(shape, dtype=dtype, device=device) for _ in layers]
+        self.values = [torch.empty(shape, dtype=dtype, device=device) for _ in layers]
         self._scratch = (
-            torch.empty((0, *shape[1:]), dtype=dtype),
-            torch.empty((0, *shape[1:]), dtype=dtype),
+            torch.empty((0, *shape[1:]), dtype=dtype, device=device),
+            torch.empty((0, *shape[1:]), dtype=dtype, device=device),
         )
         self.poison()
 

@@ -1,4 +1,4 @@
-"""DeviceModel: an unmodified transformers model behind the four calls a step makes of it (torch)."""
+"""DeviceModel: an unmodified transformers model behind the few calls a step makes of it (torch)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from transformers import AttentionInterface
 
 from runner.kernels.attention import ATTENTION_NAME, PagedStep, paged_attention
-from runner.kernels.encoder import normalise_pixels
+from runner.kernels.encoder import normalise_pixels, to_patches
 from runner.models import ModelSpec
 from runner.weights import build_model
 
@@ -19,8 +19,8 @@ _NO_MASKS = {"full_attention": None, "sliding_attention": None}
 
 
 class DeviceModel:
-    def __init__(self, spec: ModelSpec, dtype: torch.dtype) -> None:
-        model = build_model(spec, dtype)
+    def __init__(self, spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> None:
+        model = build_model(spec, dtype).to(device)
         self._spec = spec
         self._model = model
         self._language_model: Any = model.model.language_model if spec.is_multimodal else model.model
@@ -34,12 +34,23 @@ class DeviceModel:
         """Embeddings [tokens, hidden] of ids [tokens], scaled as the model scales them."""
         return cast(torch.Tensor, self._embedding(ids))
 
+    def embedding_table(self) -> torch.Tensor:
+        """What `lookup` gives for every id [vocab, hidden], bit for bit."""
+        return self.lookup(torch.arange(self._spec.vocab_size, device=self._embedding.weight.device))
+
     def encode(self, pixels: torch.Tensor) -> torch.Tensor:
         """Rows [rows_per_image, hidden] of one uint8 image [height, width, 3]."""
         vision = self._spec.vision
         assert vision is not None
         normalised = normalise_pixels(pixels[None], vision.channel_mean, vision.channel_std)
-        features = self._model.model.get_image_features(normalised.to(self._head.weight.dtype))
+        inputs = normalised.to(self._head.weight.dtype)
+        if not vision.patch_size:
+            features = self._model.model.get_image_features(inputs)
+            return cast(torch.Tensor, features.pooler_output[0])
+        grid = (1, vision.grid_height * vision.merge_size, vision.grid_width * vision.merge_size)
+        features = self._model.model.get_image_features(
+            to_patches(inputs[0], vision), torch.tensor([grid], device=pixels.device)
+        )
         return cast(torch.Tensor, features.pooler_output[0])
 
     def forward(
@@ -49,10 +60,11 @@ class DeviceModel:
         inputs_embeds: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Hidden states [tokens, hidden] of packed ids [tokens] or embeddings [tokens, hidden]."""
+        positions = paged_step.geometry.rope_positions[:, None]  # [axes, 1, tokens]
         output = self._language_model(
             input_ids=None if input_ids is None else input_ids[None],
             inputs_embeds=None if inputs_embeds is None else inputs_embeds[None],
-            position_ids=paged_step.geometry.positions[None],
+            position_ids=positions[0] if len(positions) == 1 else positions,
             use_cache=False,
             attention_mask=_NO_MASKS,
             paged_step=paged_step,

@@ -8,6 +8,7 @@ import torch
 
 from runner.commands import BufferSpec, MetadataLayout
 from runner.config import RunnerConfig
+from runner.kernels import merge
 from runner.kernels.attention import PagedStep, StepGeometry
 from runner.kernels.kvcache import KVCache
 from runner.kernels.model import DeviceModel
@@ -15,7 +16,13 @@ from runner.models import ModelSpec
 
 Wire = tuple[str | int, ...]
 
-_DTYPES = {"int32": torch.int32, "uint8": torch.uint8}
+_DTYPES = {
+    "int32": torch.int32,
+    "int64": torch.int64,
+    "uint8": torch.uint8,
+    "float32": torch.float32,
+}
+_UNSET_ID = -1
 
 
 class CopyCounter:
@@ -31,7 +38,10 @@ class CopyCounter:
 
 
 class Program:
-    """Executes commands given as wire tuples, in order, against `host`: the host sides of all buffers."""
+    """Executes commands given as wire tuples against `host`: the host sides of all buffers.
+
+    Any error of a command is the caller's to report; the state is undefined after it.
+    """
 
     def __init__(
         self,
@@ -39,28 +49,38 @@ class Program:
         config: RunnerConfig,
         buffers: Mapping[str, BufferSpec],
         host: Mapping[str, torch.Tensor],
+        device: torch.device,
     ) -> None:
         dtype = torch.float32
-        self.copies = CopyCounter()
+        self._copies = CopyCounter()
+        self._spec = spec
         self._config = config
         self._host = host
+        self._device = device
+        self._model = DeviceModel(spec, dtype, device)
+        self._cache = KVCache(spec, config, dtype, device)
         self._buffers = {
-            name: torch.zeros(item.shape, dtype=_DTYPES[item.dtype]) for name, item in buffers.items()
+            name: torch.zeros(item.shape, dtype=_DTYPES[item.dtype], device=device)
+            for name, item in buffers.items()
         }
-        self._model = DeviceModel(spec, dtype)
-        self._cache = KVCache(spec, config, dtype)
-        self._inputs_embeds = torch.zeros(config.max_num_batched_tokens, spec.hidden_size)
+        self._table = self._join_table()
         rows_per_image = spec.vision.rows_per_image if spec.vision else 0
         self._encoder_rows = torch.zeros(
-            config.num_encoder_slots, rows_per_image, spec.hidden_size, dtype=dtype
+            config.num_encoder_slots, rows_per_image, spec.hidden_size, dtype=dtype, device=device
         )
+        self._safe_ids = torch.empty(0)
         self._looked_up = torch.empty(0)
         self._hidden = torch.empty(0)
         self._step: PagedStep | None = None
+        self._metadata: _StepMetadata | None = None
         self._handlers: dict[str, Callable[..., None]] = {
             "upload": self._upload,
             "positions": self._positions,
+            "route.ids": self._route_ids,
+            "flags": self._flags,
+            "place": self._place,
             "encode": self._encode,
+            "merge.ids": self._make_safe_ids,
             "lookup": self._lookup,
             "splice": self._splice,
             "merge": self._merge,
@@ -69,90 +89,234 @@ class Program:
             "download": self._download,
         }
 
-    def execute(self, command: Wire) -> None:
-        """Run one command. Any error is the caller's to report; the state is then undefined."""
+    def execute(self, command: Wire, copies: CopyCounter) -> None:
+        """Run one command; copies between the sides are counted in `copies`."""
+        self._copies = copies
         with torch.inference_mode():
             self._handlers[str(command[0])](*command[1:])
-
-    def take_copies(self) -> CopyCounter:
-        """What was copied since the last call."""
-        copies, self.copies = self.copies, CopyCounter()
-        return copies
 
     def reset(self) -> None:
         """Poison everything a step must write before it reads."""
         self._cache.poison()
-        for tensor in (self._inputs_embeds, self._encoder_rows):
-            tensor.fill_(torch.nan)
-        for name, tensor in self._buffers.items():
-            tensor.fill_(0 if name == "pixels" else -1)
-        self._step = None
+        self._encoder_rows.fill_(torch.nan)
+        for tensor in self._buffers.values():
+            if tensor.is_floating_point():
+                tensor.fill_(torch.nan)
+            else:
+                tensor.fill_(_UNSET_ID if tensor.dtype != torch.uint8 else 0)
+        self._step = self._metadata = None
+
+    def _join_table(self) -> torch.Tensor:
+        """Embedding table and arena in one allocation, so that `fused` is a single gather.
+
+        The table is stored as looked up (scaled), which keeps the gather equal to the lookup bit by bit.
+        """
+        with torch.no_grad():
+            arena = self._buffers["resident_rows"]
+            table = torch.cat([self._model.embedding_table(), arena])
+        self._buffers["resident_rows"] = table[self._spec.vocab_size :]
+        return table
 
     # ---- one method per command
 
     def _upload(self, buffer: str, host_first: int, device_first: int, count: int) -> None:
         source = self._host[buffer][host_first : host_first + count]
-        self._buffers[buffer][device_first : device_first + count].copy_(source)
-        self.copies.upload(buffer, source)
+        target = self._buffers[buffer][device_first : device_first + count]
+        target.copy_(source, non_blocking=True)
+        self._copies.upload(buffer, source)
 
-    def _positions(self, buffer: str, count: int, num_rows: int, table_width: int) -> None:
-        layout = MetadataLayout(num_rows, table_width)
-        metadata = self._buffers[buffer]
-        starts = metadata[: num_rows + 1].long()
-        first = metadata[layout.num_computed : layout.slots].long()
-        table = metadata[layout.block_table : layout.size].view(num_rows, table_width).long()
-        counts = starts.diff()
-        row_of_token = torch.repeat_interleave(counts, output_size=count)
-        positions = torch.arange(count) - starts[row_of_token] + first[row_of_token]
-        block_size = self._config.block_size
-        blocks = table[row_of_token, positions // block_size]
-        _check_range("block id", table, self._config.num_blocks)
-        geometry = StepGeometry(
-            starts=starts.tolist(),
-            first=first.tolist(),
-            ends=(first + counts).tolist(),
-            block_table=table,
-            slot_mapping=blocks * block_size + positions % block_size,
-            positions=positions,
+    def _positions(
+        self,
+        buffer: str,
+        count: int,
+        num_rows: int,
+        table_width: int,
+        num_routed: int,
+        num_placed: int,
+        derives_flags: bool,
+    ) -> None:
+        layout = MetadataLayout(num_rows, table_width, num_routed, num_placed, derives_flags)
+        metadata = _StepMetadata(layout, self._buffers[buffer], count)
+        blocks = metadata.block_table[metadata.row_of_token, metadata.positions // self._config.block_size]
+        _check_range("block id", metadata.block_table, self._config.num_blocks)
+        rope = (
+            self._buffers["rope_positions"][:count].T
+            if self._spec.rope == "mrope"
+            else metadata.positions[None]
         )
+        geometry = StepGeometry(
+            starts=metadata.starts.tolist(),
+            first=metadata.first.tolist(),
+            ends=(metadata.first + metadata.starts.diff()).tolist(),
+            block_table=metadata.block_table,
+            slot_mapping=blocks * self._config.block_size + metadata.positions % self._config.block_size,
+            rope_positions=rope,
+        )
+        self._metadata = metadata
         self._step = PagedStep(geometry, self._cache)
+
+    def _route_ids(self, kind: str, source: str, count: int) -> None:
+        ids, sampled = self._buffers["input_ids"], self._buffers[source]
+        if kind == "slice":
+            ids[:count].copy_(sampled[:count])
+        else:
+            metadata = self._current_metadata()
+            ids.index_copy_(0, metadata.route_target, sampled[metadata.route_source])
+
+    def _flags(self, kind: str, count: int) -> None:
+        flags = self._buffers["is_token_ids"][:count]
+        if kind == "fill":
+            flags.fill_(1)
+        else:
+            flags.copy_(self._derive_flags())
+
+    def _derive_flags(self) -> torch.Tensor:
+        """[tokens] bool: beyond the supplied length, or not supplied by the row's mask."""
+        metadata = self._current_metadata()
+        mask = self._buffers["resident_mask"][metadata.arena_rows(self._config.num_resident_rows)]
+        return (metadata.positions >= metadata.supplied_length) | (metadata.has_mask & (mask == 0))
+
+    def _place(self, kind: str, count: int) -> None:
+        metadata = self._current_metadata()
+        if kind == "scatter":
+            rows = self._buffers["supplied_rows"][:count]
+        else:
+            _check_range("arena row", metadata.place_source, self._config.num_resident_rows)
+            rows = self._buffers["resident_rows"].index_select(0, metadata.place_source)
+        self._buffers["inputs_embeds"].index_copy_(0, metadata.place_target, rows)
 
     def _encode(self, item: int, slot: int) -> None:
         self._encoder_rows[slot].copy_(self._model.encode(self._buffers["pixels"][item]))
 
-    def _lookup(self, count: int) -> None:
-        self._looked_up = self._model.lookup(self._buffers["input_ids"][:count])
+    def _make_safe_ids(self, kind: str, count: int) -> None:
+        ids = self._buffers["input_ids"][:count]
+        if kind == "where":
+            self._safe_ids = merge.safe_ids_where(ids, self._buffers["is_token_ids"][:count])
+        else:
+            self._safe_ids = merge.safe_ids_clamp(ids)
 
-    def _splice(self, slot: int, item_first: int, row_first: int, count: int) -> None:
+    def _lookup(self, kind: str, count: int) -> None:
+        if kind == "safe":
+            ids = self._safe_ids
+        elif kind == "indexed":
+            ids = self._buffers["input_ids"][self._buffers["token_index"][:count]]
+        else:
+            ids = self._buffers["input_ids"][:count]
+        self._looked_up = self._model.lookup(ids)
+
+    def _splice(self, target: str, slot: int, item_first: int, row_first: int, count: int) -> None:
         rows = self._encoder_rows[slot, item_first : item_first + count]
-        self._looked_up[row_first : row_first + count].copy_(rows)
+        into = self._looked_up if target == "looked_up" else self._buffers["inputs_embeds"]
+        into[row_first : row_first + count].copy_(rows)
 
     def _merge(self, kind: str, count: int) -> None:
-        assert kind == "copy"
-        self._inputs_embeds[:count].copy_(self._looked_up)
+        embeds = self._buffers["inputs_embeds"]
+        if kind == "copy":
+            merge.merge_copy(self._looked_up, embeds[:count])
+        elif kind == "where":
+            flags = self._buffers["is_token_ids"][:count]
+            merge.merge_where(self._looked_up, flags, embeds[:count])
+        elif kind == "index":
+            merge.merge_index(self._looked_up, self._buffers["token_index"][:count], embeds)
+        elif kind == "overlay":
+            metadata = self._current_metadata()
+            _check_range("arena row", metadata.place_source, self._config.num_resident_rows)
+            arena = self._buffers["resident_rows"]
+            merge.merge_overlay(arena, metadata.place_source, metadata.place_target, embeds)
+        else:
+            merge.merge_fused(self._table, self._fused_index(count), embeds[:count])
+
+    def _fused_index(self, count: int) -> torch.Tensor:
+        """Row of the joint table of each position; on an all-token step, the ids themselves."""
+        metadata = self._current_metadata()
+        if not metadata.derives_flags:
+            ids = self._buffers["input_ids"][:count]
+            _check_range("token id", ids, self._spec.vocab_size)
+            return ids
+        rows = metadata.arena_rows(self._config.num_resident_rows)
+        ids = self._buffers["input_ids"][:count]
+        index = merge.fused_index(ids, self._derive_flags(), rows, self._spec.vocab_size)
+        _check_range("row of the joint table", index, len(self._table))
+        return index
 
     def _forward(self, count: int, inputs: str) -> None:
         assert self._step is not None
+        given = self._buffers[inputs][:count]
         if inputs == "input_ids":
-            ids = self._buffers["input_ids"][:count]
-            self._hidden = self._model.forward(self._step, input_ids=ids)
+            self._hidden = self._model.forward(self._step, input_ids=given)
         else:
-            rows = self._inputs_embeds[:count]
-            self._hidden = self._model.forward(self._step, inputs_embeds=rows)
+            self._hidden = self._model.forward(self._step, inputs_embeds=given)
 
     def _sample(self, buffer: str, count: int) -> None:
-        assert self._step is not None
-        last = torch.tensor(self._step.geometry.starts[1:]) - 1
+        last = self._current_metadata().starts[1:] - 1
         logits = self._model.logits(self._hidden[last])
         self._buffers[buffer][:count].copy_(logits.argmax(dim=-1))
 
     def _download(self, buffer: str, count: int) -> None:
         source = self._buffers[buffer][:count]
-        self._host[buffer][:count].copy_(source)
-        self.copies.download_bytes += source.nbytes
+        self._host[buffer][:count].copy_(source, non_blocking=True)
+        self._copies.download_bytes += source.nbytes
+
+    def _current_metadata(self) -> _StepMetadata:
+        assert self._metadata is not None
+        return self._metadata
+
+
+class _StepMetadata:
+    """A step's small integers on the device, as int64, and what follows from them for every token."""
+
+    def __init__(self, layout: MetadataLayout, packed: torch.Tensor, count: int) -> None:
+        rows = layout.num_rows
+        table = packed[layout.block_table : layout.route_target]
+        self._layout = layout
+        self._packed = packed
+        self.starts = packed[: rows + 1].long()
+        self.first = packed[layout.num_computed : layout.slots].long()
+        self.block_table = table.view(rows, layout.table_width).long()
+        self.row_of_token = torch.repeat_interleave(self.starts.diff(), output_size=count)
+        offsets = torch.arange(count, device=packed.device)
+        self.positions = offsets - self.starts[self.row_of_token] + self.first[self.row_of_token]
+
+    @property
+    def derives_flags(self) -> bool:
+        return self._layout.derives_flags
+
+    @property
+    def route_target(self) -> torch.Tensor:
+        return self._packed[self._layout.route_target : self._layout.route_source].long()
+
+    @property
+    def route_source(self) -> torch.Tensor:
+        return self._packed[self._layout.route_source : self._layout.place_target].long()
+
+    @property
+    def place_target(self) -> torch.Tensor:
+        return self._packed[self._layout.place_target : self._layout.place_source].long()
+
+    @property
+    def place_source(self) -> torch.Tensor:
+        return self._packed[self._layout.place_source : self._layout.supplied_length].long()
+
+    @property
+    def supplied_length(self) -> torch.Tensor:
+        """[tokens]"""
+        part = self._packed[self._layout.supplied_length : self._layout.resident_first]
+        return part[self.row_of_token]
+
+    @property
+    def has_mask(self) -> torch.Tensor:
+        """[tokens] bool"""
+        return self._packed[self._layout.has_mask : self._layout.size][self.row_of_token] == 1
+
+    def arena_rows(self, num_resident_rows: int) -> torch.Tensor:
+        """[tokens] the arena row of each position; of no meaning where its row has none there."""
+        firsts = self._packed[self._layout.resident_first : self._layout.has_mask].long()
+        return (firsts[self.row_of_token] + self.positions).clamp(0, num_resident_rows - 1)
 
 
 def _check_range(what: str, values: torch.Tensor, limit: int) -> None:
-    """An out-of-range index corrupts a neighbour in silence on some devices; here it is an error."""
-    if values.numel() and (int(values.min()) < 0 or int(values.max()) >= limit):
+    """An out-of-range index corrupts a neighbour in silence on some devices; on a CPU it is an error."""
+    if values.is_cuda or not values.numel():
+        return
+    if int(values.min()) < 0 or int(values.max()) >= limit:
         raise IndexError(f"{what} outside [0, {limit}): {values.tolist()}")

@@ -1,0 +1,72 @@
+"""CommandRunner: executes single commands of steps, keeps each step's account, and types its errors."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from runner.commands import OUTPUT_READY
+from runner.core import DeviceError
+from runner.device.base import DeviceReport
+from runner.device.report import ReportRing
+from runner.kernels.program import CopyCounter, Program, Wire
+
+
+@dataclass(slots=True)
+class _Account:
+    start_ns: int
+    copies: CopyCounter = field(default_factory=CopyCounter)
+
+
+class CommandRunner:
+    """`publish(event, step_id)` is called at each Record. When a command may run, the caller knows."""
+
+    def __init__(self, program: Program, reports: ReportRing, publish: Callable[[str, int], None]) -> None:
+        self._program = program
+        self._reports = reports
+        self._publish = publish
+        self._accounts: dict[int, _Account] = {}
+
+    def run(self, step_id: int, command: Wire) -> None:
+        """Run one command of a step. DeviceError names the step and the command that failed."""
+        account = self._accounts.get(step_id)
+        if account is None:
+            account = self._accounts[step_id] = _Account(time.perf_counter_ns())
+        if command[0] == "record":
+            self._record(step_id, str(command[1]), account)
+        elif command[0] != "wait":
+            self._execute(step_id, command, account)
+
+    def reset(self) -> None:
+        self._accounts.clear()
+        self._program.reset()
+
+    def _execute(self, step_id: int, command: Wire, account: _Account) -> None:
+        try:
+            self._program.execute(command, account.copies)
+        except Exception as error:
+            raise DeviceError(
+                f"step {step_id}: {command} failed on the device: {type(error).__name__}: {error}",
+                step_id,
+                str(command),
+                traceback.format_exc(),
+            ) from error
+
+    def _record(self, step_id: int, event: str, account: _Account) -> None:
+        if event == OUTPUT_READY:  # the host may read the report as soon as it sees this event
+            del self._accounts[step_id]
+            self._reports.write(step_id, _report(account))
+        self._publish(event, step_id)
+
+
+def _report(account: _Account) -> DeviceReport:
+    uploads = account.copies.uploads
+    return DeviceReport(
+        start_ns=account.start_ns,
+        end_ns=time.perf_counter_ns(),
+        copies={name: copies for name, (copies, _) in uploads.items()},
+        bytes={name: num_bytes for name, (_, num_bytes) in uploads.items()},
+        download_bytes=account.copies.download_bytes,
+    )

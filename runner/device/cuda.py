@@ -1,0 +1,154 @@
+"""CudaDevice: commands are launched at once on real streams. The only file that names torch.cuda."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from runner.commands import (
+    OUTPUT_READY,
+    RING_SIZE,
+    STREAMS,
+    BufferSpec,
+    Command,
+    Record,
+    Wait,
+    buffer_table,
+)
+from runner.config import RunnerConfig
+from runner.core import DeviceError, DeviceInfo, RunnerError
+from runner.device.base import Device, DeviceReport, poison_host
+from runner.kernels.program import CopyCounter, Program
+from runner.measure import now_ns
+from runner.models import ModelSpec
+
+ProgramFactory = Callable[
+    [ModelSpec, RunnerConfig, Mapping[str, BufferSpec], Mapping[str, torch.Tensor], torch.device],
+    Program,
+]
+
+
+class _LaunchedStep:
+    """A step's events and its account; the device time between `start` and the output event is its own."""
+
+    def __init__(self, start: Any) -> None:
+        self.start = start
+        self.events: dict[str, Any] = {}
+        self.copies = CopyCounter()
+
+
+class CudaDevice(Device):
+    """Host buffers are pinned; copies are asynchronous and read their source when they run.
+
+    Events are new for every step: one that is recorded again before its waiter runs would wake it a step
+    late. They are blocking events, so that a wait sleeps.
+    """
+
+    def __init__(
+        self, model: ModelSpec, config: RunnerConfig, make_program: ProgramFactory = Program
+    ) -> None:
+        if not torch.cuda.is_available():
+            raise RunnerError("no CUDA device is available here; use --device process")
+        buffers = buffer_table(config, model)
+        pinned = {name: _pinned(item) for name, item in buffers.items()}
+        self.host = {name: tensor.numpy() for name, tensor in pinned.items()}
+        self._program = make_program(model, config, buffers, pinned, torch.device("cuda"))
+        new_stream: Callable[[], Any] = torch.cuda.Stream
+        self._streams = {name: new_stream() for name in STREAMS}
+        self._steps: dict[int, _LaunchedStep] = {}
+        self._failure: DeviceError | None = None
+        name = torch.cuda.get_device_name()
+        self.info = DeviceInfo("cuda", name, config.num_threads, torch.__version__)
+        self._start_clock()
+
+    def execute(self, step_id: int, commands: Sequence[Command]) -> None:
+        self._check()
+        start = self._new_event()
+        start.record(self._streams["compute"])
+        step = self._steps[step_id] = _LaunchedStep(start)
+        self._steps.pop(step_id - 2 * RING_SIZE, None)
+        for command in commands:
+            try:
+                self._launch(command, step)
+            except Exception as error:
+                self._fail(step_id, command, error)
+
+    def wait(self, event: str, step_id: int) -> None:
+        self._check()
+        try:
+            self._steps[step_id].events[event].synchronize()
+        except RuntimeError as error:
+            self._fail(step_id, event, error)
+
+    def report(self, step_id: int) -> DeviceReport:
+        step = self._steps[step_id]
+        start_ns = self._since_last_start(step.start)
+        elapsed_ms = step.start.elapsed_time(step.events[OUTPUT_READY])
+        uploads = step.copies.uploads
+        return DeviceReport(
+            start_ns=start_ns,
+            end_ns=start_ns + round(elapsed_ms * 1e6),
+            copies={name: copies for name, (copies, _) in uploads.items()},
+            bytes={name: num_bytes for name, (_, num_bytes) in uploads.items()},
+            download_bytes=step.copies.download_bytes,
+        )
+
+    def reset(self) -> None:
+        self._check()
+        torch.cuda.synchronize()
+        self._steps.clear()
+        self._program.reset()
+        poison_host(self.host)
+        self._start_clock()
+
+    def close(self) -> None:
+        if self._failure is None:
+            torch.cuda.synchronize()
+
+    def _launch(self, command: Command, step: _LaunchedStep) -> None:
+        stream = self._streams[command.on_stream]
+        if isinstance(command, Record):
+            event = step.events[command.event] = self._new_event()
+            event.record(stream)
+        elif isinstance(command, Wait):
+            stream.wait_event(step.events[command.event])
+        else:
+            with torch.cuda.stream(stream):
+                self._program.execute(command.to_wire(), step.copies)
+
+    def _start_clock(self) -> None:
+        """Tie an event to the host's clock. Its uncertainty is the time of one record and synchronize."""
+        self._last_start = self._new_event()
+        self._last_start.record(self._streams["compute"])
+        self._last_start.synchronize()
+        self._last_start_ns = now_ns()
+
+    def _since_last_start(self, start: Any) -> int:
+        """Host time of a start event, summed in integers from step to step.
+
+        An elapsed time is a float32 of milliseconds: over a minute it counts in steps of 4 us.
+        """
+        self._last_start_ns += round(self._last_start.elapsed_time(start) * 1e6)
+        self._last_start = start
+        return self._last_start_ns
+
+    def _new_event(self) -> Any:
+        event: Callable[..., Any] = torch.cuda.Event
+        return event(enable_timing=True, blocking=True)
+
+    def _fail(self, step_id: int, what: Command | str, error: Exception) -> None:
+        text = f"step {step_id}: {what} failed on the device: {type(error).__name__}: {error}"
+        self._failure = DeviceError(text, step_id, str(what), "")
+        raise self._failure from error
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+
+def _pinned(item: BufferSpec) -> torch.Tensor:
+    dtype = torch.from_numpy(np.empty(0, item.dtype)).dtype
+    return torch.zeros(item.shape, dtype=dtype, pin_memory=True)
