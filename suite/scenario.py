@@ -1,0 +1,265 @@
+"""A scenario: one YAML file, checked strictly, and the cases its sweep expands to.
+
+Every mistake is a SuiteError that names the file and line (or the option), the key, the value and the fix.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import psutil
+from pydantic import Field, field_validator
+from ruamel.yaml import YAML
+
+from runner.config import RunnerConfig
+from runner.core import RunnerError
+from runner.inputs.arms import ARMS
+from runner.models import MODELS, ModelSpec, get_model
+from suite.demand import plan_demand
+from suite.errors import KeyedError, SuiteError
+from suite.scenario_source import (
+    combinations,
+    overridden,
+    with_first_values,
+    with_option,
+    with_trace_paths,
+)
+from suite.schema import (
+    AsTuple,
+    Count,
+    PositiveNumber,
+    Seed,
+    StrictModel,
+    broken_rule,
+    one_of,
+    validated,
+    value_error,
+)
+from suite.traffic import TraceReplay, Traffic
+from suite.yaml_source import Source, read_source, show
+
+_DEFAULTS = RunnerConfig()
+
+
+class Requires(StrictModel):
+    """What a machine must have for the scenario to be run on it; elsewhere it is skipped."""
+
+    device: Literal["any", "cuda"] = "any"
+    min_cores: Count | None = None
+    min_memory_gib: PositiveNumber | None = None
+
+
+class RunnerSection(StrictModel):
+    """The sizes of runner.config.RunnerConfig, by the same names."""
+
+    max_num_seqs: Count = _DEFAULTS.max_num_seqs
+    max_num_batched_tokens: Count = _DEFAULTS.max_num_batched_tokens
+    max_model_len: Count = _DEFAULTS.max_model_len
+    block_size: Count = _DEFAULTS.block_size
+    num_blocks: Count = _DEFAULTS.num_blocks
+    num_encoder_slots: Count = _DEFAULTS.num_encoder_slots
+    max_images_per_step: Count = _DEFAULTS.max_images_per_step
+    num_threads: Annotated[int, Field(ge=1, le=1_024)] = _DEFAULTS.num_threads
+
+
+class ScenarioKeys(StrictModel):
+    """Everything a scenario file may say.
+
+    A sweep maps dotted keys to lists of values; every combination is a case. Each case runs every arm once
+    a round, after `warmup_rounds` that are kept out of the statistics; a run ends after `timeout_s`.
+    """
+
+    name: Annotated[str, Field(min_length=1, max_length=100, examples=["my-scenario"])]
+    description: str = ""
+    model: Annotated[str, Field(examples=["tiny-gemma3-vl"])]
+    requires: Requires = Requires()
+    runner: RunnerSection = RunnerSection()
+    traffic: Annotated[
+        Traffic,
+        Field(examples=["{num_requests: 16, prompt_tokens: 32, output_tokens: 16}"]),
+    ]
+    sweep: Mapping[str, Annotated[tuple[object, ...], AsTuple]] = Field(default_factory=dict)
+    arms: Annotated[tuple[str, ...], AsTuple, Field(min_length=1)] = ("sync",)
+    rounds: Annotated[int, Field(ge=1, le=10_000)] = 3
+    warmup_rounds: Annotated[int, Field(ge=0, le=10_000)] = 1
+    seed: Seed = 0
+    timeout_s: PositiveNumber = 300.0
+
+    @field_validator("name")
+    @classmethod
+    def _is_printable(cls, value: str) -> str:
+        if not value.strip() or not value.isprintable():
+            raise broken_rule("it must be readable text without line breaks or control characters")
+        return value
+
+    @field_validator("model")
+    @classmethod
+    def _is_model(cls, value: str) -> str:
+        if value not in MODELS:
+            raise broken_rule(one_of(value, sorted(MODELS)))
+        return value
+
+    @field_validator("arms")
+    @classmethod
+    def _are_arms(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for name in value:
+            if name not in ARMS:
+                raise broken_rule(f"{show(name)} is no arm; {one_of(name, ARMS)}")
+        if len(set(value)) != len(value):
+            raise broken_rule("an arm stands twice; name each once")
+        return value
+
+
+class Scenario(ScenarioKeys):
+    """A checked scenario and the file it came from. A trace's path in it is absolute."""
+
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One combination of the sweep: a scenario with nothing left to sweep.
+
+    `case_id` is a hash of what is run (name, model, runner, traffic, seed, and a trace's bytes), the same in
+    every process and on every machine; how often and by which arms it is run is not part of it.
+    """
+
+    scenario: Scenario
+    label: str
+    values: Mapping[str, object]
+    case_id: str
+
+    @property
+    def model_spec(self) -> ModelSpec:
+        return get_model(self.scenario.model)
+
+    @property
+    def runner_config(self) -> RunnerConfig:
+        return _runner_config(self.scenario.runner)
+
+
+def load_scenario(path: Path, overrides: Sequence[str] = (), seed: int | None = None) -> Scenario:
+    """The scenario of a file with `key=value` overrides and a seed put in, all its cases checked."""
+    source = read_source(path)
+    for text in overrides:
+        source = overridden(source, text)
+    if seed is not None:
+        source = with_option(source, ("seed",), seed, f"--seed {seed}")
+    source = with_trace_paths(source)
+    keys = validated(ScenarioKeys, with_first_values(source))
+    scenario = Scenario(path=path, **dict(keys))
+    for _ in _cases(source, path):  # an error in any of them is the scenario's
+        pass
+    return scenario
+
+
+def expand(scenario: Scenario) -> tuple[Case, ...]:
+    """The cases of the sweep, its last key changing fastest; one case where nothing is swept."""
+    data = scenario.model_dump(exclude={"path"}, exclude_none=True)
+    return tuple(_cases(Source(scenario.path, data), scenario.path))
+
+
+def dump_scenario(scenario: Scenario) -> str:
+    """The scenario with every default filled in, as YAML that load_scenario reads back to the same."""
+    text = io.StringIO()
+    yaml = YAML(typ="rt")
+    yaml.default_flow_style = False
+    yaml.dump(scenario.model_dump(mode="json", exclude={"path"}, exclude_none=True), text)
+    return text.getvalue()
+
+
+def json_schema() -> dict[str, Any]:
+    """The schema of a scenario file, for editors and other tools."""
+    schema = ScenarioKeys.model_json_schema()
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "Scenario"}
+
+
+def missing_requirements(scenario: Scenario, device_kind: str) -> str | None:
+    """Why this machine and device cannot run the scenario, or None where they can."""
+    requires = scenario.requires
+    if requires.device == "cuda" and device_kind != "cuda":
+        return f"needs a CUDA device; this run uses the device {device_kind}"
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if requires.min_cores is not None and cores < requires.min_cores:
+        return f"needs {requires.min_cores} cores; this process may use {cores}"
+    memory_gib = psutil.virtual_memory().total / 2**30
+    if requires.min_memory_gib is not None and memory_gib < requires.min_memory_gib:
+        return f"needs {requires.min_memory_gib:g} GiB of memory; this machine has {memory_gib:.1f}"
+    return None
+
+
+def _cases(source: Source, path: Path) -> Iterator[Case]:
+    seen: dict[str, str] = {}
+    for values, case_source in combinations(source):
+        case = _case(case_source, path, values)
+        if case.case_id in seen:
+            rule = f"the cases {seen[case.case_id]} and {case.label} are the same: remove one"
+            raise SuiteError(value_error(source, ("sweep",), rule))
+        seen[case.case_id] = case.label
+        yield case
+
+
+def _case(source: Source, path: Path, values: Mapping[str, object]) -> Case:
+    keys = validated(ScenarioKeys, source)
+    scenario = Scenario(path=path, **dict(keys))
+    label = _label(values) or scenario.name
+    try:
+        _check_together(scenario)
+    except KeyedError as error:
+        place = f" (in the case {label})" if values else ""
+        text = value_error(source, tuple(error.key.split(".")), str(error))
+        raise SuiteError(f"{text}{place}") from None
+    return Case(scenario, label, values, _case_id(scenario))
+
+
+def _check_together(scenario: Scenario) -> None:
+    """What no key can tell alone: sizes against the model, requests against the sizes."""
+    try:
+        config = _runner_config(scenario.runner)
+        config.check_model(get_model(scenario.model))
+    except RunnerError as error:
+        raise _keyed(error) from None
+    plan_demand(scenario.traffic, get_model(scenario.model), config, scenario.seed)
+
+
+def _keyed(error: RunnerError) -> KeyedError:
+    """A runner's refusal begins with the key it is about and its value."""
+    found = re.match(r"(runner\.\w+) is \d+[;,]? ?", str(error))
+    if found is None:
+        return KeyedError("runner", str(error))
+    return KeyedError(found.group(1), str(error)[found.end() :])
+
+
+def _runner_config(section: RunnerSection) -> RunnerConfig:
+    return RunnerConfig(**section.model_dump())
+
+
+def _label(values: Mapping[str, object]) -> str:
+    """ "multimodal_ratio=0.5"; keys in full where their last parts collide."""
+    short = {key: key.rpartition(".")[2] for key in values}
+    if len(set(short.values())) < len(short):
+        short = {key: key for key in values}
+    return ", ".join(f"{short[key]}={_bare(key, value)}" for key, value in values.items())
+
+
+def _bare(key: str, value: object) -> str:
+    if not isinstance(value, str):
+        return show(value)
+    return Path(value).name if key.endswith(".path") else value
+
+
+def _case_id(scenario: Scenario) -> str:
+    content = scenario.model_dump(mode="json", include={"name", "model", "runner", "traffic", "seed"})
+    if isinstance(scenario.traffic.arrivals, TraceReplay):
+        trace = Path(scenario.traffic.arrivals.path).read_bytes()
+        content["traffic"]["arrivals"]["path"] = hashlib.sha256(trace).hexdigest()
+    text = json.dumps(content, sort_keys=True, ensure_ascii=True, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,474 @@
+"""A table of what users get wrong: scenario files, options and traces, and what the refusal must name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+GOOD = """\
+name: fine
+model: tiny-gemma3-vl
+requires:
+  device: any
+runner:
+  max_model_len: 256
+traffic:
+  num_requests: 4
+  arrivals: {kind: constant, rate: 8.0}
+  prompt_tokens: {uniform: [8, 32]}
+  output_tokens: {fixed: 8}
+  multimodal_ratio: 0.5
+rounds: 2
+seed: 7
+"""
+
+REPLAY = """\
+name: replay
+model: tiny-gemma3-vl
+traffic:
+  arrivals:
+    kind: trace
+    path: trace.csv
+    length_scale: 0.1
+"""
+
+AZURE = """\
+TIMESTAMP,NumImages,ContextTokens,GeneratedTokens
+2025-01-01T10:00:00.000Z,0,770,491
+2025-01-01T10:00:01.500Z,1,949,126
+2025-01-01T10:00:01.500Z,2,964,79
+"""
+
+REBASED = """\
+arrival_time,input_tokens,output_tokens
+0.0,770,491
+5.55,949,126
+6.244,964,79
+"""
+
+
+@dataclass(frozen=True)
+class BadInput:
+    """Files to write into an empty folder, options to load scenario.yaml with, words of the refusal."""
+
+    name: str
+    files: Mapping[str, str | bytes]
+    expect: tuple[str, ...]
+    overrides: tuple[str, ...] = field(default=())
+
+    def write(self, folder: Path) -> Path:
+        """Write the files; returns the scenario's path, which may not exist."""
+        for name, content in self.files.items():
+            raw = content.encode() if isinstance(content, str) else content
+            (folder / name).write_bytes(raw)
+        return folder / "scenario.yaml"
+
+
+def _edited(name: str, old: str, new: str, *expect: str) -> BadInput:
+    assert GOOD.count(old) == 1, f"{old!r} must stand once in the good scenario"
+    line = GOOD[: GOOD.index(old)].count("\n") + 1
+    return BadInput(name, {"scenario.yaml": GOOD.replace(old, new)}, (f"scenario.yaml:{line}:", *expect))
+
+
+def _added(name: str, text: str, *expect: str) -> BadInput:
+    """Text appended to the good scenario; the mistake is in its last line."""
+    whole = GOOD + text
+    line = whole.rstrip("\n").count("\n") + 1
+    return BadInput(name, {"scenario.yaml": whole}, (f"scenario.yaml:{line}:", *expect))
+
+
+def _set(name: str, override: str, *expect: str) -> BadInput:
+    return BadInput(name, {"scenario.yaml": GOOD}, (f"--set {override}", *expect), (override,))
+
+
+def _trace(name: str, trace: str | bytes, *expect: str, scenario: str = REPLAY) -> BadInput:
+    return BadInput(name, {"scenario.yaml": scenario, "trace.csv": trace}, ("trace.csv", *expect))
+
+
+def _replaced(text: str, old: str, new: str) -> str:
+    assert text.count(old) == 1, f"{old!r} must stand once"
+    return text.replace(old, new)
+
+
+_KEYS = (
+    _edited("typo at the top", "rounds: 2", "runds: 2", "unknown key runds", "2", "did you mean rounds?"),
+    _edited(
+        "typo in requires",
+        "device: any",
+        "devise: any",
+        "unknown key requires.devise",
+        "'any'",
+        "did you mean requires.device?",
+    ),
+    _edited(
+        "typo in runner",
+        "max_model_len: 256",
+        "max_model_length: 256",
+        "unknown key runner.max_model_length",
+        "256",
+        "did you mean runner.max_model_len?",
+    ),
+    _edited(
+        "typo in traffic",
+        "multimodal_ratio: 0.5",
+        "multimodel_ratio: 0.5",
+        "unknown key traffic.multimodel_ratio",
+        "0.5",
+        "did you mean traffic.multimodal_ratio?",
+    ),
+    _edited(
+        "typo in arrivals",
+        "rate: 8.0",
+        "rates: 8.0",
+        "unknown key traffic.arrivals.rates",
+        "8.0",
+        "did you mean traffic.arrivals.rate?",
+    ),
+    _edited(
+        "typo in a length",
+        "uniform: [8, 32]",
+        "unifrom: [8, 32]",
+        "traffic.prompt_tokens",
+        "[8, 32]",
+        "did you mean uniform?",
+    ),
+    _edited(
+        "key of another level",
+        "rounds: 2",
+        "max_num_seqs: 2",
+        "unknown key max_num_seqs",
+        "2",
+        "did you mean runner.max_num_seqs?",
+    ),
+    _edited(
+        "key of another arrival kind",
+        "{kind: constant, rate: 8.0}",
+        "{kind: all_at_once, rate: 8.0}",
+        "unknown key traffic.arrivals.rate",
+        "8.0",
+        "remove it",
+    ),
+    _added("duplicate key", "seed: 8\n", "duplicate key", '"seed"', "8", "remove one"),
+    _edited("key that is no text", "seed: 7", "7: 7", "the key 7 is not text", 'write it in quotes: "7"'),
+    BadInput(
+        "missing name",
+        {"scenario.yaml": GOOD.replace("name: fine\n", "")},
+        ("scenario.yaml", "name is missing", "add `name: my-scenario`"),
+    ),
+    BadInput(
+        "missing traffic",
+        {"scenario.yaml": "name: a\nmodel: tiny-qwen3\n"},
+        ("scenario.yaml", "traffic is missing", "add `traffic: {num_requests: 16"),
+    ),
+    BadInput(
+        "missing number of requests",
+        {"scenario.yaml": GOOD.replace("  num_requests: 4\n", "")},
+        ("scenario.yaml:7:", "traffic.num_requests is not given", "add `num_requests: 16`"),
+    ),
+    _edited(
+        "missing rate",
+        "{kind: constant, rate: 8.0}",
+        "{kind: constant}",
+        "traffic.arrivals.rate is missing",
+        "add `rate: 4.0`",
+    ),
+)
+
+_VALUES = (
+    _edited("unknown model", "tiny-gemma3-vl", "tiny-gema3-vl", "'tiny-gema3-vl'", "mean tiny-gemma3-vl?"),
+    _edited("unknown device", "device: any", "device: cudda", "requires.device", "'cudda'", "mean cuda?"),
+    _edited(
+        "unknown arrival kind",
+        "kind: constant",
+        "kind: constnt",
+        "arrivals.kind",
+        "'constnt'",
+        "mean constant?",
+    ),
+    _edited("text for a number", "rounds: 2", "rounds: '2'", "rounds is '2'", "write 2 without quotes"),
+    _edited("word for a number", "rounds: 2", "rounds: two", "rounds is 'two'", "must be a whole number"),
+    _edited("boolean for a whole number", "rounds: 2", "rounds: true", "rounds is true", "a whole number"),
+    _edited(
+        "boolean for a number",
+        "multimodal_ratio: 0.5",
+        "multimodal_ratio: true",
+        "traffic.multimodal_ratio is true",
+        "must be a number",
+    ),
+    _edited(
+        "boolean for a length",
+        "{fixed: 8}",
+        "true",
+        "traffic.output_tokens is true",
+        "{fixed: number}",
+    ),
+    _edited("fraction for a whole number", "seed: 7", "seed: 7.5", "seed is 7.5", "must be a whole number"),
+    _edited("number for text", "name: fine", "name: 12", "name is 12", "put it in quotes"),
+    _edited("date for text", "name: fine", "name: 2025-01-01", "name is 2025-01-01", "put it in quotes"),
+    _edited("nothing for a number", "rounds: 2", "rounds:", "rounds is null", "must be a whole number"),
+    BadInput(
+        "list for a mapping",
+        {"scenario.yaml": GOOD.replace("  device: any", "  [any]")},
+        ("scenario.yaml:3:", "requires is ['any']", "must be a mapping"),
+    ),
+    _edited(
+        "mapping for a list",
+        "rounds: 2",
+        "arms: {sync: 1}",
+        "arms is {sync: 1}",
+        "must be a list",
+    ),
+    _edited("zero rounds", "rounds: 2", "rounds: 0", "rounds is 0", "must be at least 1"),
+    _edited("zero block size", "max_model_len: 256", "block_size: 0", "runner.block_size is 0", "at least 1"),
+    _edited("zero requests", "num_requests: 4", "num_requests: 0", "traffic.num_requests is 0", "at least 1"),
+    _edited("zero rate", "rate: 8.0", "rate: 0", "traffic.arrivals.rate is 0", "must be above 0"),
+    _edited("zero prompt", "{uniform: [8, 32]}", "0", "traffic.prompt_tokens is 0", "at least 1"),
+    _edited("negative seed", "seed: 7", "seed: -1", "seed is -1", "must be at least 0"),
+    _edited("negative rate", "rate: 8.0", "rate: -2.5", "traffic.arrivals.rate is -2.5", "must be above 0"),
+    _edited("infinite rate", "rate: 8.0", "rate: .inf", "traffic.arrivals.rate is .inf", "finite number"),
+    _edited("rate that is no number", "rate: 8.0", "rate: .nan", "arrivals.rate is .nan", "finite number"),
+    _edited("infinite count", "num_requests: 4", "num_requests: .inf", "is .inf", "must be a whole number"),
+    _edited("ratio above one", "multimodal_ratio: 0.5", "multimodal_ratio: 1.5", "is 1.5", "at most 1"),
+    _edited("ratio below zero", "multimodal_ratio: 0.5", "multimodal_ratio: -0.1", "is -0.1", "at least 0"),
+    _edited("enormous count", "num_requests: 4", "num_requests: 9999999999", "9999999999", "1,000,000"),
+    _edited("bounds swapped", "[8, 32]", "[32, 8]", "prompt_tokens.uniform is [32, 8]", "write [8, 32]"),
+    _edited("three bounds", "[8, 32]", "[8, 9, 32]", "is [8, 9, 32]", "write [smallest, largest]"),
+    _edited("two lengths", "{fixed: 8}", "{fixed: 8, uniform: [1, 2]}", "output_tokens", "exactly one of"),
+    _edited("unknown arm", "rounds: 2", "arms: [sinc]", "'sinc' is no arm", "did you mean sync?"),
+    _edited("no arms", "rounds: 2", "arms: []", "arms is []", "at least 1 item"),
+    _edited("arm named twice", "rounds: 2", "arms: [sync, sync]", "an arm stands twice", "name each once"),
+    _edited("half a character", "name: fine", 'name: "\\ud800"', "name is '\\ud800'", "whole character"),
+    _edited("empty name", "name: fine", "name: ''", "name is ''", "must not be empty"),
+    _edited(
+        "model too short for the runner",
+        "max_model_len: 256",
+        "max_model_len: 5000",
+        "runner.max_model_len is 5000",
+        "4096 positions",
+        "lower it",
+    ),
+    _edited(
+        "budget below the rows",
+        "max_model_len: 256",
+        "max_num_batched_tokens: 8",
+        "runner.max_num_batched_tokens is 8",
+        "runner.max_num_seqs 16",
+        "raise it",
+    ),
+    _edited(
+        "request longer than the model",
+        "[8, 32]",
+        "[8, 240]",
+        "traffic.prompt_tokens",
+        "240 text + 1 x 18 image + 8 output = 266 tokens",
+        "runner.max_model_len is 256",
+        "lower traffic.prompt_tokens",
+    ),
+    BadInput(
+        "request larger than the cache",
+        {"scenario.yaml": GOOD.replace("max_model_len: 256", "num_blocks: 3")},
+        ("scenario.yaml:10:", "= 58 tokens", "runner.num_blocks x runner.block_size holds 48", "raise"),
+    ),
+    BadInput(
+        "images on a text model",
+        {"scenario.yaml": GOOD.replace("tiny-gemma3-vl", "tiny-qwen3")},
+        ("scenario.yaml:12:", "traffic.multimodal_ratio is 0.5", "tiny-qwen3 takes no images", "set it to 0"),
+    ),
+)
+
+_SWEEPS = (
+    _added(
+        "sweep of an unknown key",
+        "sweep:\n  traffic.multimodal_ratoi: [0, 1]\n",
+        "in the sweep",
+        "unknown key traffic.multimodal_ratoi",
+        "did you mean traffic.multimodal_ratio?",
+    ),
+    _added(
+        "sweep with a bad value",
+        "sweep:\n  traffic.multimodal_ratio:\n    - 0.5\n    - 2\n",
+        "in the sweep",
+        "traffic.multimodal_ratio is 2",
+        "at most 1",
+    ),
+    _added(
+        "sweep without a list",
+        "sweep:\n  traffic.multimodal_ratio: 0.5\n",
+        "sweep.traffic.multimodal_ratio is 0.5",
+        "write [value, ...]",
+    ),
+    _added("sweep of the rounds", "sweep:\n  rounds: [1, 2]\n", "sweep.rounds is [1, 2]", "remove it"),
+    _added(
+        "sweep into a request too long",
+        "sweep:\n  traffic.prompt_tokens:\n    - 16\n    - 400\n",
+        "in the sweep",
+        "400 text",
+        "(in the case prompt_tokens=400)",
+    ),
+    _added("sweep with one value twice", "sweep: {seed: [3, 3]}\n", "are the same", "remove one"),
+)
+
+_OPTIONS = (
+    _set("option with a typo", "traffic.multimodal_ratoi=1", "did you mean traffic.multimodal_ratio?"),
+    _set("option with a typo above", "trafic.num_requests=1", "unknown key trafic", "mean traffic?"),
+    _set("option with a bad value", "rounds=many", "rounds is 'many'", "must be a whole number"),
+    _set("option with nothing", "rounds=", "rounds is null", "must be a whole number"),
+    _set("option below a value", "rounds.first=1", "rounds is 2, not a mapping"),
+    _set("option without a value", "rounds", "write for instance --set rounds=5"),
+    _set("option that is not YAML", "arms=[sync", "not YAML", "brackets"),
+    BadInput(
+        "option that a sweep wins over",
+        {"scenario.yaml": GOOD + "sweep: {seed: [1, 2]}\n"},
+        ("--set seed=3", "seed is swept", "scenario.yaml:15", "--set 'sweep.seed=[...]'"),
+        ("seed=3",),
+    ),
+    BadInput(
+        "option with a trace that is not there",
+        {"scenario.yaml": REPLAY, "trace.csv": AZURE},
+        ("--set traffic.arrivals.path=gone.csv", "'gone.csv', no file", "the current directory, then"),
+        ("traffic.arrivals.path=gone.csv",),
+    ),
+)
+
+# Nine levels of ten aliases each: a few hundred bytes that unfold into a billion values.
+_ALIASES = "level0: &level0 [1]\n" + "".join(
+    f"level{n}: &level{n} [{', '.join([f'*level{n - 1}'] * 10)}]\n" for n in range(1, 10)
+)
+
+_FILES = (
+    BadInput("missing scenario", {}, ("scenario.yaml", "no such file", "check the path")),
+    BadInput("empty scenario", {"scenario.yaml": ""}, ("scenario.yaml", "is empty", "write a scenario")),
+    BadInput("comments only", {"scenario.yaml": "# nothing\n"}, ("scenario.yaml", "is empty")),
+    BadInput("list at the top", {"scenario.yaml": "- a\n- b\n"}, ("scenario.yaml:1", "a list", "key: value")),
+    BadInput("text at the top", {"scenario.yaml": "smoke\n"}, ("scenario.yaml:1", "'smoke'", "key: value")),
+    BadInput(
+        "YAML that does not parse",
+        {"scenario.yaml": "name: a\nmodel: [b\nrounds: 2\n"},
+        ("scenario.yaml:3", "not YAML", "brackets"),
+    ),
+    BadInput("tab in YAML", {"scenario.yaml": "name: a\n\tb: 1\n"}, ("scenario.yaml:2", "not YAML")),
+    BadInput(
+        "not UTF-8",
+        {"scenario.yaml": b"name: a\nmodel: \xff\xfe\n"},
+        ("scenario.yaml:2:", "0xff", "save the file as UTF-8"),
+    ),
+    BadInput("two documents", {"scenario.yaml": GOOD + "---\nname: b\n"}, ("scenario.yaml:15", "holds one")),
+    BadInput("YAML tag", {"scenario.yaml": GOOD.replace("rounds: 2", "rounds: !a 2")}, ("yaml:13", "tag")),
+    BadInput(
+        "aliases that unfold without end",
+        {"scenario.yaml": _ALIASES},
+        ("scenario.yaml:", "100000 values", "without aliases"),
+    ),
+    BadInput("nested too deeply", {"scenario.yaml": f"name: {'[' * 1200}"}, ("yaml", "nested too deeply")),
+    BadInput("5,000 digits", {"scenario.yaml": f"seed: {'9' * 5000}\n"}, ("scenario.yaml", "digits")),
+)
+
+_TRACES = (
+    BadInput(
+        "missing trace",
+        {"scenario.yaml": REPLAY},
+        ("scenario.yaml:6:", "traffic.arrivals.path is 'trace.csv', no file; tried", "correct the path"),
+    ),
+    BadInput(
+        "directory for a trace",
+        {"scenario.yaml": REPLAY.replace("trace.csv", ".")},
+        ("scenario.yaml:6:", "a directory", "name a trace file"),
+    ),
+    BadInput(
+        "unknown trace format",
+        {"scenario.yaml": REPLAY + "    format: azure-lm\n", "trace.csv": AZURE},
+        ("scenario.yaml:8:", "traffic.arrivals.format is 'azure-lm'", "did you mean azure-lmm?"),
+    ),
+    BadInput(
+        "lengths beside a trace",
+        {"scenario.yaml": REPLAY + "  prompt_tokens: 32\n", "trace.csv": AZURE},
+        ("scenario.yaml:8:", "traffic.prompt_tokens", "32", "remove it", "length_scale"),
+    ),
+    _trace(
+        "trace of the other format",
+        AZURE,
+        ":1:",
+        "is azure-lmm-rebased",
+        "use format: auto",
+        scenario=REPLAY + "    format: azure-lmm-rebased\n",
+    ),
+    _trace("empty trace", "", "is empty", "azure-lmm has TIMESTAMP,NumImages"),
+    _trace("trace with a header only", AZURE.splitlines()[0], ":1:", "no rows", "add at least one row"),
+    _trace(
+        "trace without a header", AZURE.partition("\n")[2], ":1:", "no known format", "azure-lmm-rebased has"
+    ),
+    _trace("trace in UTF-16", AZURE.encode("utf-16"), ":1:", "no known format"),
+    _trace("row with a column less", _replaced(AZURE, ",1,949,126", ",949,126"), ":3:", "3 columns", "has 4"),
+    _trace("row with a column more", _replaced(REBASED, "5.55", "5.55,1"), ":3:", "4 columns", "has 3"),
+    _trace(
+        "row that is no number", _replaced(AZURE, "949", "many"), ":3:", "ContextTokens is 'many'", "whole"
+    ),
+    _trace(
+        "row with a fraction", _replaced(AZURE, "949", "949.5"), ":3:", "ContextTokens is '949.5'", "whole"
+    ),
+    _trace("row with an empty cell", _replaced(AZURE, "949", ""), ":3:", "ContextTokens is empty", "whole"),
+    _trace(
+        "row with a negative count",
+        _replaced(AZURE, ",1,949", ",-1,949"),
+        ":3:",
+        "NumImages is '-1'",
+        "at least 0",
+    ),
+    _trace("row without context", _replaced(REBASED, "949", "0"), ":3:", "input_tokens is '0'", "at least 1"),
+    _trace(
+        "row without output", _replaced(AZURE, ",126", ",0"), ":3:", "GeneratedTokens is '0'", "at least 1"
+    ),
+    _trace("row with a huge count", _replaced(AZURE, "949", "9" * 40), ":3:", "999999", "1,000,000,000"),
+    _trace(
+        "time that does not parse",
+        _replaced(AZURE, "2025-01-01T10:00:00.000Z", "yesterday"),
+        ":2:",
+        "TIMESTAMP is 'yesterday'",
+        "2024-10-15T12:00:00.269Z",
+    ),
+    _trace("time without a zone", _replaced(AZURE, "10:00:00.000Z", "10:00:00.000"), ":2:", "a zone"),
+    _trace(
+        "time of a 31st of June",
+        _replaced(AZURE, "2025-01-01T10:00:00.000Z", "2025-06-31T10:00:00Z"),
+        ":2:",
+        "TIMESTAMP is '2025-06-31T10:00:00Z'",
+    ),
+    _trace(
+        "time that is no number", _replaced(REBASED, "5.55", "nan"), ":3:", "arrival_time is 'nan'", "finite"
+    ),
+    _trace(
+        "time without end", _replaced(REBASED, "5.55", "1e999"), ":3:", "arrival_time is '1e999'", "finite"
+    ),
+    _trace("negative time", _replaced(REBASED, "0.0,", "-0.5,"), ":2:", "arrival_time is '-0.5'", "negative"),
+    _trace("times going back", _replaced(REBASED, "5.55", "7.5"), ":4:", "'6.244'", "before line 3", "sort"),
+    _trace("quote left open", _replaced(REBASED, "949", '"949'), ":", "not CSV", "quotes"),
+    _trace(
+        "row longer than the model",
+        _replaced(AZURE, "964", "9640"),
+        ":4:",
+        "928 text + 36 image + 8 output = 972 tokens",
+        "9640 context",
+        "runner.max_model_len is 512",
+        "over_length to skip or truncate",
+    ),
+    _trace(
+        "images in a trace for a text model",
+        AZURE,
+        ":3:",
+        "NumImages is 1",
+        "tiny-qwen3 takes no images",
+        "max_images to 0",
+        scenario=REPLAY.replace("tiny-gemma3-vl", "tiny-qwen3"),
+    ),
+    _trace(
+        "every row skipped",
+        AZURE,
+        "every row of",
+        "traffic.arrivals.over_length",
+        "lower traffic.arrivals.length_scale",
+        scenario=REPLAY.replace("0.1", "1000") + "    over_length: skip\n",
+    ),
+)
+
+BAD_INPUTS: tuple[BadInput, ...] = (*_KEYS, *_VALUES, *_SWEEPS, *_OPTIONS, *_FILES, *_TRACES)
