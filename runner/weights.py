@@ -38,15 +38,16 @@ def build_model(spec: ModelSpec, dtype: torch.dtype = torch.float32) -> Any:
     config_class, model_class = _CLASSES[spec.family]
     model = model_class(config_class(**spec.hf_config))
     _fill(model, spec)
-    return model.to(dtype).eval().requires_grad_(False)
+    return model.to(dtype).eval()
 
 
 def _fill(model: torch.nn.Module, spec: ModelSpec) -> None:
     """Draw every matrix from its own generator, so that a value depends on name and seed alone."""
-    for name, parameter in model.named_parameters():
+    for name, parameter in model.requires_grad_(False).named_parameters():
         if parameter.dim() < 2:
-            continue  # norm weights and biases keep transformers' values
+            if name.endswith("bias"):
+                parameter.zero_()  # some are drawn from torch's global generator
+            continue  # norm weights keep transformers' values
         std = _PROJECTOR_STD if name.endswith(_PROJECTOR) else spec.weight_std
         generator = torch.Generator().manual_seed(spec.weight_seed ^ zlib.crc32(name.encode()))
-        with torch.no_grad():
-            parameter.normal_(0.0, std, generator=generator)
+        parameter.normal_(0.0, std, generator=generator)

@@ -1,0 +1,315 @@
+"""Whether a runner's tokens are right: transformers alone, teacher-forced over the runner's output.
+
+Holds nothing of how a runner computes: no paging, no packing, no cache, one forward a request. It
+has its own image preprocessing and leaves the masks to transformers (causal and sliding; image rows
+attend causally like any other), so that a fault of the runner's has no twin here.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import DynamicCache
+
+from runner.core import Image, Prompt, Request, RunnerError
+from runner.models import ModelSpec, VisionSpec
+from runner.weights import build_model
+from suite.record import TokenVerdict
+
+# In standard deviations of the logits. Float32 forwards of one request, alone or packed with
+# others, differ by about 1e-5 of them, so only logits closer than this are left to rounding.
+TIE_MARGIN = 1e-4
+MAX_TIE_SHARE = 0.005
+
+_SHOWN_BEFORE = 2
+_SHOWN_AFTER = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One request's output tokens: each is right, wrong or a tie. Indices count output tokens.
+
+    `expected` (the reference's ids) and `produced` (the runner's) start at index `shown_from` and
+    surround the first wrong one; they are empty where nothing is wrong.
+    """
+
+    num_right: int = 0
+    num_wrong: int = 0
+    num_ties: int = 0
+    first_wrong: int | None = None
+    first_tie: int | None = None
+    shown_from: int = 0
+    expected: tuple[int, ...] = ()
+    produced: tuple[int, ...] = ()
+
+    @property
+    def num_checked(self) -> int:
+        return self.num_right + self.num_wrong + self.num_ties
+
+
+def judge(logits: torch.Tensor, output_ids: Sequence[int]) -> Check:
+    """Hold output ids against teacher-forced float32 logits, (outputs, vocabulary).
+
+    Right: the id's logit is the maximum. Tie: it is below the maximum by less than TIE_MARGIN
+    standard deviations of that position's logits. Wrong: anything else, also an id outside the
+    vocabulary or logits that are not numbers.
+    """
+    if not output_ids:
+        return Check()
+    num_tokens, vocab_size = logits.shape
+    assert num_tokens == len(output_ids), f"{len(output_ids)} ids, {num_tokens} rows of logits"
+    ids = torch.tensor(output_ids)
+    is_known = (ids >= 0) & (ids < vocab_size)
+    chosen = logits.gather(1, ids.clamp(0, vocab_size - 1).unsqueeze(1)).squeeze(1)
+    margin = logits.amax(dim=1) - chosen
+    right = (margin == 0) & is_known
+    tie = ~right & (margin < TIE_MARGIN * logits.std(dim=1)) & is_known
+    wrong = ~(right | tie)
+    first_wrong = _first(wrong)
+    shown_from = max(0, (first_wrong or 0) - _SHOWN_BEFORE)
+    shown_to = shown_from if first_wrong is None else first_wrong + _SHOWN_AFTER
+    return Check(
+        num_right=int(right.sum()),
+        num_wrong=int(wrong.sum()),
+        num_ties=int(tie.sum()),
+        first_wrong=first_wrong,
+        first_tie=_first(tie),
+        shown_from=shown_from,
+        expected=tuple(logits[shown_from:shown_to].argmax(dim=1).tolist()),
+        produced=tuple(output_ids[shown_from:shown_to]),
+    )
+
+
+def _first(mask: torch.Tensor) -> int | None:
+    return int(mask.nonzero()[0]) if bool(mask.any()) else None
+
+
+def max_ties(num_checked: int) -> int:
+    """How many ties are excused. Rounded up: one tie is never held against a short run."""
+    return math.ceil(MAX_TIE_SHARE * num_checked)
+
+
+def verdict(checks: Mapping[str, Check]) -> tuple[TokenVerdict, str | None]:
+    """The checks of a run's requests, by request id, as one verdict, and a note if ties decided it.
+
+    More ties than `max_ties` are a fault and no rounding. Which of them rounding would explain
+    cannot be known, so all of them then count as wrong.
+    """
+    num_checked = sum(check.num_checked for check in checks.values())
+    num_ties = sum(check.num_ties for check in checks.values())
+    allowed = max_ties(num_checked)
+    too_many = num_ties > allowed
+    excess = num_ties if too_many else 0
+    faults = {
+        request_id: index
+        for request_id, check in checks.items()
+        if (index := _first_fault(check, too_many)) is not None
+    }
+    tokens = TokenVerdict(
+        num_checked=num_checked,
+        num_right=sum(check.num_right for check in checks.values()),
+        num_wrong=sum(check.num_wrong for check in checks.values()) + excess,
+        num_ties=num_ties - excess,
+        num_requests_right=len(checks) - len(faults),
+        num_requests_wrong=len(faults),
+        first_wrong=next(iter(faults.items()), None),
+    )
+    note = (
+        f"{num_ties} of {num_checked} tokens are ties, and at most {allowed} are excused "
+        f"({MAX_TIE_SHARE:.1%}, rounded up): all of them count as wrong"
+    )
+    return tokens, note if too_many else None
+
+
+def _first_fault(check: Check, ties_are_wrong: bool) -> int | None:
+    """The index of a check's first wrong token, or tie where ties are wrong."""
+    candidates = (check.first_wrong, check.first_tie if ties_are_wrong else None)
+    return min((index for index in candidates if index is not None), default=None)
+
+
+def preprocess(images: Sequence[Image], vision: VisionSpec) -> torch.Tensor:
+    """Pixels rescaled to 0..1, then normalised by channel: float32, (images, 3, height, width)."""
+    for image in images:
+        assert image.shape == vision.image_shape, f"an image of shape {image.shape}"
+    arrays = [np.frombuffer(image.data, np.uint8).reshape(image.shape) for image in images]
+    rescaled = torch.from_numpy(np.stack(arrays)).to(torch.float32) * (1 / 255)
+    mean, std = torch.tensor(vision.channel_mean), torch.tensor(vision.channel_std)
+    return ((rescaled - mean) / std).permute(0, 3, 1, 2).contiguous()
+
+
+class Reference:
+    """A preset's unmodified transformers model, and the few calls the oracle makes of it."""
+
+    def __init__(self, spec: ModelSpec, model: Any) -> None:
+        self.spec = spec
+        self._model = model
+        self._text = model.model.language_model if spec.is_multimodal else model.model
+
+    def embed(self, token_ids: Sequence[int]) -> torch.Tensor:
+        """Embeddings, (1, tokens, hidden). Ids outside the vocabulary take its nearest end."""
+        ids = torch.tensor([token_ids]).clamp(0, self.spec.vocab_size - 1)
+        embeds: torch.Tensor = self._text.get_input_embeddings()(ids)
+        return embeds
+
+    def embed_prompt(self, prompt: Prompt) -> torch.Tensor:
+        """As `embed`, with the images' rows, in order, at the placeholder positions."""
+        embeds = self.embed(prompt.token_ids)
+        vision = self.spec.vision
+        if vision is None:
+            assert not prompt.images, f"{self.spec.name} takes no images"
+            return embeds
+        ids = prompt.token_ids
+        places = [i for i, token in enumerate(ids) if token == vision.image_token_id]
+        num_rows = len(prompt.images) * vision.rows_per_image
+        assert len(places) == num_rows, f"{len(places)} placeholders, {num_rows} image rows"
+        if prompt.images:
+            pixels = preprocess(prompt.images, vision)
+            rows = self._model.model.get_image_features(pixels).pooler_output
+            embeds[0, places] = rows.flatten(0, 1)
+        return embeds
+
+    def hidden(self, embeds: torch.Tensor, cache: DynamicCache | None = None) -> torch.Tensor:
+        """Last hidden states of (requests, tokens, hidden), under transformers' own masks."""
+        states: torch.Tensor = self._text(
+            inputs_embeds=embeds, cache=cache, use_cache=cache is not None
+        ).last_hidden_state
+        return states
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Float32 logits of hidden states: the head, then the model's soft cap if it has one."""
+        logits: torch.Tensor = self._model.lm_head(hidden).float()
+        cap = getattr(self._text.config, "final_logit_softcapping", None)
+        return logits if cap is None else torch.tanh(logits / cap) * cap
+
+    def greedy(self, prompts: Sequence[Prompt], num_tokens: int) -> list[list[int]]:
+        """Greedy continuations of equally long prompts, as one batch with transformers' cache."""
+        cache = DynamicCache(config=self._text.config)
+        embeds = torch.cat([self.embed_prompt(prompt) for prompt in prompts])
+        sampled: list[torch.Tensor] = []
+        for _ in range(num_tokens):
+            sampled.append(self.logits(self.hidden(embeds, cache)[:, -1:]).argmax(dim=-1))
+            embeds = self._text.get_input_embeddings()(sampled[-1])
+        outputs: list[list[int]] = torch.cat(sampled, dim=1).tolist()
+        return outputs
+
+
+class Oracle:
+    """Judges output tokens of one model.
+
+    The model is loaded, and asserted to be diverse, once a process: RunnerError (`assert_diverse`).
+    `num_threads` holds within the oracle's own forwards only.
+    """
+
+    def __init__(self, model: ModelSpec, num_threads: int = 2) -> None:
+        self._num_threads = num_threads
+        self._checks: dict[tuple[object, ...], Check] = {}
+        with self._forwards():
+            self._reference = _load(_Preset(repr(model), model))
+
+    def check(self, request: Request, output_ids: Sequence[int]) -> Check:
+        """Judge a request's output; the same output of the same content is judged once."""
+        prompt, output = request.prompt, tuple(output_ids)
+        content = (prompt.token_ids, tuple(image.key for image in prompt.images), output)
+        if content not in self._checks:
+            self._checks[content] = judge(self.logits(prompt, output), output)
+        return self._checks[content]
+
+    def logits(self, prompt: Prompt, output_ids: Sequence[int]) -> torch.Tensor:
+        """Float32 logits for each output token, given all before it: (outputs, vocabulary)."""
+        if not output_ids:
+            return torch.empty(0, self._reference.spec.vocab_size)
+        with self._forwards():
+            embeds = self._reference.embed_prompt(prompt)
+            if len(output_ids) > 1:  # the last one is judged but feeds nothing
+                embeds = torch.cat([embeds, self._reference.embed(output_ids[:-1])], dim=1)
+            hidden = self._reference.hidden(embeds)[0, len(prompt) - 1 :]
+            return self._reference.logits(hidden)
+
+    @contextmanager
+    def _forwards(self) -> Iterator[None]:
+        before = torch.get_num_threads()
+        torch.set_num_threads(self._num_threads)
+        try:
+            with torch.inference_mode():
+                yield
+        finally:
+            torch.set_num_threads(before)
+
+
+@dataclass(frozen=True, slots=True)
+class _Preset:
+    """A spec as a cache key, by its text: a spec itself holds a mapping, which has no hash."""
+
+    recipe: str
+    spec: ModelSpec = field(compare=False)
+
+
+@functools.cache
+def _load(preset: _Preset) -> Reference:
+    """The preset's model, found diverse. All oracles of a process share it and only read it."""
+    reference = Reference(preset.spec, build_model(preset.spec))
+    assert_diverse(reference)
+    return reference
+
+
+_PROBE_SEED = 20240603
+_NUM_PROBES = 4
+_PROBE_LENGTH = 24
+_PROBE_OUTPUT = 32
+_MIN_DISTINCT_SHARE = 0.5
+
+
+def assert_diverse(reference: Reference) -> None:
+    """Refuse (RunnerError) a model whose output looks the same whatever the runner did wrong.
+
+    Over a few seeded prompts at least half of 32 greedy tokens are distinct on average, and prompts
+    that differ, by one early token or by an image alone, give different outputs.
+    """
+    name = reference.spec.name
+    outputs = reference.greedy(_probe_prompts(reference.spec), _PROBE_OUTPUT)
+    share = sum(len(set(output)) for output in outputs) / (len(outputs) * _PROBE_OUTPUT)
+    if share < _MIN_DISTINCT_SHARE:
+        raise RunnerError(
+            f"model {name} is not diverse: {share:.0%} of its output tokens are distinct, at "
+            f"least {_MIN_DISTINCT_SHARE:.0%} must be, or no check of tokens could find a fault; "
+            "give its random weights a wider spread (weight_std) or an untied head"
+        )
+    num_alike = sum(left == right for left, right in combinations(outputs, 2))
+    if num_alike:
+        raise RunnerError(
+            f"model {name} is not diverse: {num_alike} of {math.comb(len(outputs), 2)} pairs of "
+            "different prompts give the same output, so no check of tokens could tell their rows "
+            "apart; give its random weights (and its image projector) a wider spread"
+        )
+
+
+def _probe_prompts(spec: ModelSpec) -> list[Prompt]:
+    """Seeded prompts of one length, each again with one early token changed, or its image."""
+    draw = random.Random(_PROBE_SEED)
+    ids = [token for token in range(spec.vocab_size) if token not in spec.reserved_ids]
+    early = _PROBE_LENGTH // 4
+    prompts: list[Prompt] = []
+    for _ in range(_NUM_PROBES):
+        tokens = tuple(draw.choices(ids, k=_PROBE_LENGTH))
+        changed = (*tokens[:early], ids[ids.index(tokens[early]) - 1], *tokens[early + 1 :])
+        if spec.vision is None:
+            prompts += [Prompt(tokens), Prompt(changed)]
+            continue
+        head = spec.vision.placeholder_ids()
+        first, second = (_probe_image(draw, spec.vision) for _ in range(2))
+        prompts += [Prompt(head + tokens, (image,)) for image in (first, second)]
+        prompts.append(Prompt(head + changed, (first,)))
+    return prompts
+
+
+def _probe_image(draw: random.Random, vision: VisionSpec) -> Image:
+    return Image(draw.randbytes(math.prod(vision.image_shape)), vision.image_shape)
