@@ -183,14 +183,14 @@ class RequestState:
     resident_first: int | None = None
     finish_reason: FinishReason | None = None
     error: str | None = None
+    num_prompt: int = field(init=False)  # kept: read several times a step for every row
+
+    def __post_init__(self) -> None:
+        self.num_prompt = len(self.request.prompt)
 
     @property
     def request_id(self) -> str:
         return self.request.request_id
-
-    @property
-    def num_prompt(self) -> int:
-        return len(self.request.prompt)
 
     @property
     def num_tokens(self) -> int:

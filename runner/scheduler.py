@@ -145,9 +145,8 @@ class Scheduler:
 
     def _schedule_running(self, draft: _Draft, state: RequestState) -> None:
         count = min(self._num_to_compute(state), draft.budget)
-        if count == 0 or not self._make_room(draft, state, count):
-            return
-        self._add_row(draft, state, count)
+        if count and self._make_room(draft, state, count):
+            self._add_row(draft, state, count)
 
     def _schedule_waiting(self, draft: _Draft) -> None:
         while self._waiting and self._free_slots and draft.budget > 0:
@@ -207,7 +206,10 @@ class Scheduler:
 
     def _make_room(self, draft: _Draft, state: RequestState, count: int) -> bool:
         """Extend the block table, preempting the latest requests not in this step; False: wait."""
-        while self._missing_blocks(state, count) > self.blocks.num_free:
+        missing = self._missing_blocks(state, count)
+        if not missing:
+            return True
+        while missing > self.blocks.num_free:
             victim = self._victim(draft, state)
             if victim is None:
                 return False

@@ -1,73 +1,47 @@
-"""What a case asks for before a single id is drawn: when each request comes, how long it is, its images.
+"""What a case asks for: when each request comes, how long it is, its images, whether it brings embeddings.
 
 Pure and cheap, so that `validate` finds every request that could never run.
 """
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from fractions import Fraction
+from dataclasses import replace
 from pathlib import Path
-
-import numpy as np
 
 from runner.config import RunnerConfig
 from runner.models import ModelSpec
+from suite.embeds_demand import with_embeds
 from suite.errors import KeyedError, SuiteError
+from suite.need import Demand, Need, exact_share, image_positions, scaled, seeded
 from suite.traces.base import Trace, TraceRow
 from suite.traces.reading import read_trace
 from suite.traffic import Constant, TraceReplay, Traffic
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
-    """One request to come: `text_tokens` text ids, images, and how many tokens to generate."""
-
-    arrival_s: float
-    text_tokens: int
-    num_images: int
-    output_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class Demand:
-    """All requests in order of arrival; `notes` say what was scaled, cut or dropped, for the report."""
-
-    needs: tuple[Need, ...]
-    notes: tuple[str, ...]
-
-
-def seeded(seed: int, purpose: str, index: int = 0) -> np.random.Generator:
-    """A generator of its own for each purpose and index, the same in every process."""
-    digest = hashlib.sha256(f"stepcost:{seed}:{purpose}:{index}".encode()).digest()
-    return np.random.Generator(np.random.PCG64(int.from_bytes(digest[:16], "little")))
-
-
-def image_positions(model: ModelSpec) -> int:
-    """Prompt positions one image takes: its rows and the ids around them; 0 on a text model."""
-    return len(model.vision.placeholder_ids()) if model.vision is not None else 0
-
-
-def count_with_images(num_requests: int, ratio: float) -> int:
-    """`ratio` of the requests, half rounded up. Exact: the ratio is taken as the decimal it is written."""
-    return math.floor(num_requests * Fraction(repr(ratio)) + Fraction(1, 2))
-
-
-def scaled(count: int, scale: float) -> int:
-    """`count * scale` rounded up, at least 1. Exact, so that 100 * 0.07 is 7 and not 8."""
-    return max(1, math.ceil(count * Fraction(repr(scale))))
-
-
 def plan_demand(traffic: Traffic, model: ModelSpec, runner: RunnerConfig, seed: int) -> Demand:
     """The requests of one case; SuiteError names what can never run and how to mend it."""
     if isinstance(traffic.arrivals, TraceReplay):
-        return _Replay(traffic, traffic.arrivals, model, runner, seed).demand()
-    return _synthetic(traffic, model, runner, seed)
+        demand = _Replay(traffic, traffic.arrivals, model, runner, seed).demand()
+    else:
+        demand = _synthetic(traffic, model, runner, seed)
+    needs, notes = with_embeds(demand.needs, traffic, model, runner, seed)
+    _check_files(needs, runner)
+    return Demand(needs, (*demand.notes, *notes))
+
+
+def _check_files(needs: Sequence[Need], runner: RunnerConfig) -> None:
+    """A file's length is not the distributions', so it is checked by itself."""
+    room, limit = _room(runner)
+    for need in needs:
+        if need.rows is not None and need.text_tokens + need.output_tokens > room:
+            raise KeyedError(
+                "traffic.embeds_files",
+                f"{need.rows.path} has {need.text_tokens} rows, with {need.output_tokens} output tokens more "
+                f"than fit, since {limit}: shorten it, lower traffic.output_tokens, or raise that limit",
+            )
 
 
 def _synthetic(traffic: Traffic, model: ModelSpec, runner: RunnerConfig, seed: int) -> Demand:
@@ -95,7 +69,7 @@ def _draw_images(traffic: Traffic, model: ModelSpec, num_requests: int, seed: in
             "traffic.multimodal_ratio",
             f"{model.name} takes no images: set it to 0, or choose a multimodal model",
         )
-    with_images = count_with_images(num_requests, traffic.multimodal_ratio)
+    with_images = exact_share(num_requests, traffic.multimodal_ratio)
     order = seeded(seed, "multimodal").permutation(num_requests)
     counts = traffic.images_per_request.draw(seeded(seed, "images_per_request"), with_images)
     images = [0] * num_requests
@@ -124,7 +98,7 @@ def _check_longest(traffic: Traffic, model: ModelSpec, runner: RunnerConfig) -> 
     """Refuse the longest request the distributions can draw, whatever this seed draws."""
     assert traffic.prompt_tokens is not None and traffic.output_tokens is not None
     text, output = traffic.prompt_tokens.largest, traffic.output_tokens.largest
-    has_images = count_with_images(traffic.num_requests or 0, traffic.multimodal_ratio) > 0
+    has_images = exact_share(traffic.num_requests or 0, traffic.multimodal_ratio) > 0
     images = traffic.images_per_request.largest if has_images else 0
     length = text + images * image_positions(model) + output
     room, limit = _room(runner)

@@ -21,8 +21,8 @@ from ruamel.yaml import YAML
 
 from runner.config import RunnerConfig
 from runner.core import RunnerError
-from runner.inputs.arms import ARMS
 from runner.models import MODELS, ModelSpec, get_model
+from suite.arms import named_arm, why_not
 from suite.demand import plan_demand
 from suite.errors import KeyedError, SuiteError
 from suite.scenario_source import (
@@ -30,7 +30,7 @@ from suite.scenario_source import (
     overridden,
     with_first_values,
     with_option,
-    with_trace_paths,
+    with_paths,
 )
 from suite.schema import (
     AsTuple,
@@ -67,7 +67,9 @@ class RunnerSection(StrictModel):
     num_blocks: Count = _DEFAULTS.num_blocks
     num_encoder_slots: Count = _DEFAULTS.num_encoder_slots
     max_images_per_step: Count = _DEFAULTS.max_images_per_step
+    num_resident_rows: Count = _DEFAULTS.num_resident_rows
     num_threads: Annotated[int, Field(ge=1, le=1_024)] = _DEFAULTS.num_threads
+    host_work_us: Annotated[int, Field(ge=0, le=10_000_000)] = _DEFAULTS.host_work_us
 
 
 class ScenarioKeys(StrictModel):
@@ -87,7 +89,7 @@ class ScenarioKeys(StrictModel):
         Field(examples=["{num_requests: 16, prompt_tokens: 32, output_tokens: 16}"]),
     ]
     sweep: Mapping[str, Annotated[tuple[object, ...], AsTuple]] = Field(default_factory=dict)
-    arms: Annotated[tuple[str, ...], AsTuple, Field(min_length=1)] = ("sync",)
+    arms: Annotated[tuple[str, ...], AsTuple, Field(min_length=1)] = ("sync-ids",)
     rounds: Annotated[int, Field(ge=1, le=10_000)] = 3
     warmup_rounds: Annotated[int, Field(ge=0, le=10_000)] = 1
     seed: Seed = 0
@@ -111,15 +113,17 @@ class ScenarioKeys(StrictModel):
     @classmethod
     def _are_arms(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for name in value:
-            if name not in ARMS:
-                raise broken_rule(f"{show(name)} is no arm; {one_of(name, ARMS)}")
+            try:
+                named_arm(name)
+            except SuiteError as error:
+                raise broken_rule(str(error)) from None
         if len(set(value)) != len(value):
             raise broken_rule("an arm stands twice; name each once")
         return value
 
 
 class Scenario(ScenarioKeys):
-    """A checked scenario and the file it came from. A trace's path in it is absolute."""
+    """A checked scenario and the file it came from. Paths in it are absolute."""
 
     path: Path
 
@@ -128,8 +132,9 @@ class Scenario(ScenarioKeys):
 class Case:
     """One combination of the sweep: a scenario with nothing left to sweep.
 
-    `case_id` is a hash of what is run (name, model, runner, traffic, seed, and a trace's bytes), the same in
-    every process and on every machine; how often and by which arms it is run is not part of it.
+    `case_id` is a hash of what is run (name, model, runner, traffic, seed, the bytes of a trace and of
+    files of embeddings), the same in every process and on every machine; how often and by which arms it is
+    run is not part of it.
     """
 
     scenario: Scenario
@@ -153,7 +158,7 @@ def load_scenario(path: Path, overrides: Sequence[str] = (), seed: int | None = 
         source = overridden(source, text)
     if seed is not None:
         source = with_option(source, ("seed",), seed, f"--seed {seed}")
-    source = with_trace_paths(source)
+    source = with_paths(source)
     keys = validated(ScenarioKeys, with_first_values(source))
     scenario = Scenario(path=path, **dict(keys))
     for _ in _cases(source, path):  # an error in any of them is the scenario's
@@ -221,13 +226,18 @@ def _case(source: Source, path: Path, values: Mapping[str, object]) -> Case:
 
 
 def _check_together(scenario: Scenario) -> None:
-    """What no key can tell alone: sizes against the model, requests against the sizes."""
+    """What no key can tell alone: sizes and arms against the model, requests against the sizes."""
+    model = get_model(scenario.model)
     try:
         config = _runner_config(scenario.runner)
-        config.check_model(get_model(scenario.model))
+        config.check_model(model)
     except RunnerError as error:
         raise _keyed(error) from None
-    plan_demand(scenario.traffic, get_model(scenario.model), config, scenario.seed)
+    plan_demand(scenario.traffic, model, config, scenario.seed)
+    for name in scenario.arms:
+        reason = why_not(named_arm(name), model, scenario.traffic)
+        if reason is not None:
+            raise KeyedError("arms", reason)
 
 
 def _keyed(error: RunnerError) -> KeyedError:
@@ -251,6 +261,8 @@ def _label(values: Mapping[str, object]) -> str:
 
 
 def _bare(key: str, value: object) -> str:
+    if key.endswith(".embeds_files") and isinstance(value, (list, tuple)):
+        return show([Path(str(path)).name for path in value])
     if not isinstance(value, str):
         return show(value)
     return Path(value).name if key.endswith(".path") else value
@@ -259,7 +271,11 @@ def _bare(key: str, value: object) -> str:
 def _case_id(scenario: Scenario) -> str:
     content = scenario.model_dump(mode="json", include={"name", "model", "runner", "traffic", "seed"})
     if isinstance(scenario.traffic.arrivals, TraceReplay):
-        trace = Path(scenario.traffic.arrivals.path).read_bytes()
-        content["traffic"]["arrivals"]["path"] = hashlib.sha256(trace).hexdigest()
+        content["traffic"]["arrivals"]["path"] = _digest(scenario.traffic.arrivals.path)
+    content["traffic"]["embeds_files"] = [_digest(path) for path in scenario.traffic.embeds_files]
     text = json.dumps(content, sort_keys=True, ensure_ascii=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _digest(path: str) -> str:
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()

@@ -1,4 +1,4 @@
-"""From a scenario file and options to the raw data of each case: overrides, trace paths, the sweep.
+"""From a scenario file and options to the raw data of each case: overrides, paths, the sweep.
 
 Works on written values before any schema has seen them, so that every error still has its line.
 """
@@ -19,6 +19,7 @@ from suite.yaml_source import KeyPath, Place, Source, dotted, parse_value, show
 _MAX_CASES = 1_000
 _SWEPT = ("model", "seed", "runner.", "traffic.")
 _TRACE_PATH: KeyPath = ("traffic", "arrivals", "path")
+_EMBEDS_PATHS: KeyPath = ("traffic", "embeds_files")
 
 
 def overridden(source: Source, text: str) -> Source:
@@ -46,21 +47,34 @@ def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def with_trace_paths(source: Source) -> Source:
-    """Every trace path made absolute, in the scenario and among the values of its sweep."""
-    found = _with_trace_path(source, _TRACE_PATH, ())
+def with_paths(source: Source) -> Source:
+    """Every path made absolute: of traces and of embeddings, in the scenario and among swept values."""
+    for path in (_TRACE_PATH, *_items(source, _EMBEDS_PATHS)):
+        source = _with_path(source, path, ())
     for key, values in _mapping(source.data.get("sweep")).items():
+        if not isinstance(values, list):
+            continue
         names = tuple(key.split("."))
-        if isinstance(values, list) and names == _TRACE_PATH[: len(names)]:
-            for index in range(len(values)):
-                found = _with_trace_path(found, ("sweep", key, index), _TRACE_PATH[len(names) :])
-    return found
+        for index in range(len(values)):
+            swept: KeyPath = ("sweep", key, index)
+            if names == _TRACE_PATH[: len(names)]:
+                source = _with_path(source, swept, _TRACE_PATH[len(names) :])
+            elif names == _EMBEDS_PATHS:
+                for path in _items(source, swept):
+                    source = _with_path(source, path, ())
+    return source
 
 
-def _with_trace_path(source: Source, path: KeyPath, below: KeyPath) -> Source:
+def _items(source: Source, path: KeyPath) -> list[KeyPath]:
+    """The paths of the items of a list; of none where no list is written."""
+    found = source.get(path)
+    return [(*path, index) for index in range(len(found))] if isinstance(found, list) else []
+
+
+def _with_path(source: Source, path: KeyPath, below: KeyPath) -> Source:
     """The source with the text at `path`, or at `below` inside it, made a path that exists."""
     written = source.get(path)
-    resolved = _resolved_inside(written, below, partial(_trace_path, source, path))
+    resolved = _resolved_inside(written, below, partial(_existing_path, source, path))
     return source if resolved == written else source.replaced(path, resolved, source.place(path))
 
 
@@ -73,7 +87,7 @@ def _resolved_inside(value: object, below: KeyPath, resolve: Callable[[str], str
     return {**value, str(below[0]): _resolved_inside(value[below[0]], below[1:], resolve)}
 
 
-def _trace_path(source: Source, path: KeyPath, written: str) -> str:
+def _existing_path(source: Source, path: KeyPath, written: str) -> str:
     """A relative path is taken from the scenario's folder where the file says it, from the current
     directory where an option does; each is tried after the other.
     """
@@ -90,9 +104,7 @@ def _trace_path(source: Source, path: KeyPath, written: str) -> str:
         raise SuiteError(f"{place.text}: {dotted(path)} is {show(written)}; no such path: {error}") from None
     is_folder = next((candidate for candidate in tried if candidate.is_dir()), None)
     if is_folder is not None:
-        raise SuiteError(
-            f"{place.text}: {dotted(path)} is {show(written)}, a directory; name a trace file in it"
-        )
+        raise SuiteError(f"{place.text}: {dotted(path)} is {show(written)}, a directory; name a file in it")
     order = "the scenario's folder, then the current directory"
     if place.is_option:
         order = "the current directory, then the scenario's folder"

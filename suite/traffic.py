@@ -175,11 +175,35 @@ Arrivals = Annotated[
     BeforeValidator(_check_arrivals),
 ]
 
+
+class SplicedShare(StrictModel):
+    """How the embeds requests without images are supplied: this share spliced, the others pure."""
+
+    spliced: Ratio
+
+
+_KIND_SHARES = {"pure": 0.0, "spliced": 1.0}
+
+
+def _as_share(value: object) -> object:
+    """A bare kind means that all are of it."""
+    if isinstance(value, (SplicedShare, Mapping)):
+        return value
+    if not isinstance(value, str) or value not in _KIND_SHARES:
+        raise broken_rule(f"{one_of(value, _KIND_SHARES)}, or {{spliced: share}}")
+    return {"spliced": _KIND_SHARES[value]}
+
+
 _NEEDED_WITHOUT_TRACE = ("num_requests", "prompt_tokens", "output_tokens")
 _INSTEAD = {
     "num_requests": "the trace has its own rows: remove it, or use traffic.arrivals.limit",
     "prompt_tokens": "the trace has its own lengths: remove it, or use traffic.arrivals.length_scale",
     "output_tokens": "the trace has its own lengths: remove it, or use traffic.arrivals.length_scale",
+}
+_NOT_WITH_FILES = {
+    "embeds_ratio": "the files in traffic.embeds_files are the requests that bring embeddings: remove it",
+    "embeds_kind": "a file in traffic.embeds_files is a whole prompt, and so pure: remove it",
+    "embeds_noise": "the rows in traffic.embeds_files are taken as they are: remove it",
 }
 
 
@@ -189,6 +213,13 @@ class Traffic(StrictModel):
     `prompt_tokens` counts text ids; each image adds the model's rows and the two ids around them.
     `multimodal_ratio` of the requests (met exactly, half rounded up) bring `images_per_request` images.
     A trace brings its own number of requests and lengths, and its own images where it counts them.
+
+    `embeds_ratio` of the requests (met exactly as well, drawn apart from the images) bring embeddings
+    instead of ids: those their own ids have, plus noise of `embeds_noise` times the rows' own spread.
+    `embeds_kind` says whether all positions are supplied (pure) or some (spliced), or which share of the
+    embeds requests is spliced; one with images is always spliced, beside them. Instead of a ratio,
+    `embeds_files` names files of rows, each the whole prompt of one request; what a file holds may take
+    `embeds_file_max_mib`.
     """
 
     num_requests: Count | None = None
@@ -198,6 +229,11 @@ class Traffic(StrictModel):
     multimodal_ratio: Ratio = 0.0
     images_per_request: Lengths = Fixed(fixed=1)
     distinct_images: Count | None = None
+    embeds_ratio: Ratio = 0.0
+    embeds_kind: Annotated[SplicedShare, BeforeValidator(_as_share)] = SplicedShare(spliced=0.0)
+    embeds_noise: Annotated[float, Field(ge=0, le=100)] = 0.0
+    embeds_files: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], AsTuple] = ()
+    embeds_file_max_mib: PositiveNumber = 64.0
     ignore_eos: bool = True
 
     @model_validator(mode="after")
@@ -209,4 +245,15 @@ class Traffic(StrictModel):
                 raise broken_rule(_INSTEAD[name], key=name)
             if not is_trace and not is_given:
                 raise broken_rule(f"add `{name}: 16` (only a trace brings its own)", key=name)
+        return self
+
+    @model_validator(mode="after")
+    def _fits_files(self) -> Traffic:
+        if not self.embeds_files:
+            return self
+        if isinstance(self.arrivals, TraceReplay):
+            raise broken_rule("a trace has its own requests: remove it", key="embeds_files")
+        for name, rule in _NOT_WITH_FILES.items():
+            if getattr(self, name) != type(self).model_fields[name].default:
+                raise broken_rule(rule, key=name)
         return self

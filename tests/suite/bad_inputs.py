@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import math
+import struct
+from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,6 +50,14 @@ arrival_time,input_tokens,output_tokens
 5.55,949,126
 6.244,964,79
 """
+
+
+def safetensors_bytes(shape: tuple[int, ...], value: float = 0.0, dtype: str = "F32") -> bytes:
+    """A file with one tensor of float32 values, under whatever type it is declared."""
+    values = array("f", [value] * math.prod(shape)).tobytes()
+    tensor = {"dtype": dtype, "shape": shape, "data_offsets": [0, len(values)]}
+    header = json.dumps({"prompt_embeds": tensor}).encode()
+    return struct.pack("<Q", len(header)) + header + values
 
 
 @dataclass(frozen=True)
@@ -215,8 +227,8 @@ _VALUES = (
     _edited(
         "mapping for a list",
         "rounds: 2",
-        "arms: {sync: 1}",
-        "arms is {sync: 1}",
+        "arms: {ids: 1}",
+        "arms is {ids: 1}",
         "must be a list",
     ),
     _edited("zero rounds", "rounds: 2", "rounds: 0", "rounds is 0", "must be at least 1"),
@@ -235,9 +247,9 @@ _VALUES = (
     _edited("bounds swapped", "[8, 32]", "[32, 8]", "prompt_tokens.uniform is [32, 8]", "write [8, 32]"),
     _edited("three bounds", "[8, 32]", "[8, 9, 32]", "is [8, 9, 32]", "write [smallest, largest]"),
     _edited("two lengths", "{fixed: 8}", "{fixed: 8, uniform: [1, 2]}", "output_tokens", "exactly one of"),
-    _edited("unknown arm", "rounds: 2", "arms: [sinc]", "'sinc' is no arm", "did you mean sync?"),
+    _edited("unknown arm", "rounds: 2", "arms: [refresj]", "'refresj' is no arm", "did you mean refresh?"),
     _edited("no arms", "rounds: 2", "arms: []", "arms is []", "at least 1 item"),
-    _edited("arm named twice", "rounds: 2", "arms: [sync, sync]", "an arm stands twice", "name each once"),
+    _edited("arm named twice", "rounds: 2", "arms: [ids, ids]", "an arm stands twice", "name each once"),
     _edited("half a character", "name: fine", 'name: "\\ud800"', "name is '\\ud800'", "whole character"),
     _edited("empty name", "name: fine", "name: ''", "name is ''", "must not be empty"),
     _edited(
@@ -316,7 +328,7 @@ _OPTIONS = (
     _set("option with nothing", "rounds=", "rounds is null", "must be a whole number"),
     _set("option below a value", "rounds.first=1", "rounds is 2, not a mapping"),
     _set("option without a value", "rounds", "write for instance --set rounds=5"),
-    _set("option that is not YAML", "arms=[sync", "not YAML", "brackets"),
+    _set("option that is not YAML", "arms=[ids", "not YAML", "brackets"),
     BadInput(
         "option that a sweep wins over",
         {"scenario.yaml": GOOD + "sweep: {seed: [1, 2]}\n"},
@@ -373,7 +385,7 @@ _TRACES = (
     BadInput(
         "directory for a trace",
         {"scenario.yaml": REPLAY.replace("trace.csv", ".")},
-        ("scenario.yaml:6:", "a directory", "name a trace file"),
+        ("scenario.yaml:6:", "a directory", "name a file"),
     ),
     BadInput(
         "unknown trace format",
@@ -471,4 +483,90 @@ _TRACES = (
     ),
 )
 
-BAD_INPUTS: tuple[BadInput, ...] = (*_KEYS, *_VALUES, *_SWEEPS, *_OPTIONS, *_FILES, *_TRACES)
+_WITH_FILES = GOOD.replace("rounds: 2", "arms: [fused]") + "sweep: {traffic.embeds_files: [[rows.pt]]}\n"
+
+
+def _rows(name: str, content: bytes, *expect: str, file: str = "rows.safetensors") -> BadInput:
+    """A scenario with one file of embeddings, which is refused."""
+    scenario = GOOD.replace("rounds: 2", "arms: [fused]").replace(
+        "  multimodal_ratio: 0.5", f"  embeds_files: [{file}]"
+    )
+    return BadInput(name, {"scenario.yaml": scenario, file: content}, ("scenario.yaml:12:", file, *expect))
+
+
+_EMBEDS = (
+    _set("embeds ratio above one", "traffic.embeds_ratio=1.5", "embeds_ratio is 1.5", "at most 1"),
+    _set("embeds ratio in words", "traffic.embeds_ratio=half", "embeds_ratio is 'half'", "a number"),
+    _set("unknown kind", "traffic.embeds_kind=splced", "'splced'", "mean spliced?", "{spliced: share}"),
+    _set("unknown share", "traffic.embeds_kind={pur: 1}", "embeds_kind.pur", "Known keys here: spliced"),
+    _set("share above one", "traffic.embeds_kind={spliced: 2}", "embeds_kind.spliced is 2", "at most 1"),
+    _set("negative noise", "traffic.embeds_noise=-1", "embeds_noise is -1", "at least 0"),
+    _set("noise without end", "traffic.embeds_noise=.inf", "embeds_noise is .inf", "finite"),
+    _set("negative host work", "runner.host_work_us=-5", "host_work_us is -5", "at least 0"),
+    _set("no resident rows", "runner.num_resident_rows=0", "num_resident_rows is 0", "at least 1"),
+    BadInput(
+        "arena below a prompt",
+        {"scenario.yaml": GOOD},
+        ("--set runner.num_resident_rows=8", "is 8", "positions", "raise it"),
+        ("traffic.embeds_ratio=1", "traffic.prompt_tokens=20", "runner.num_resident_rows=8"),
+    ),
+    _set("arm for text models", "arms=[ids, text]", "arm text is for text models", "tiny-gemma3-vl"),
+    BadInput(
+        "arm for multimodal models",
+        {"scenario.yaml": GOOD.replace("0.5", "0")},
+        ("--set arms=[overwrite]", "is for multimodal models", "tiny-qwen3 is a text model", "arm or model"),
+        ("model=tiny-qwen3", "arms=[overwrite]"),
+    ),
+    _set("choices that mean nothing", "arms=[async/all/always/fused]", "means nothing", "embeds resident"),
+    _set("choices with a typo", "arms=[async/all/alwys/where]", "no arm", "always|with-ids"),
+    _set("paths that are no list", "traffic.embeds_files=rows.pt", "'rows.pt'", "write [value, ...]"),
+    _set("embeddings not there", "traffic.embeds_files=[gone.pt]", "embeds_files[0]", "'gone.pt', no file"),
+    BadInput(
+        "swept embeddings not there",
+        {"scenario.yaml": _WITH_FILES},
+        ("scenario.yaml:15:", "'rows.pt', no file", "correct the path"),
+    ),
+    BadInput(
+        "files beside a ratio",
+        {"scenario.yaml": GOOD, "rows.safetensors": safetensors_bytes((4, 256))},
+        ("--set traffic.embeds_ratio=0.5", "traffic.embeds_files", "remove it"),
+        ("traffic.embeds_files=[rows.safetensors]", "traffic.embeds_ratio=0.5"),
+    ),
+    BadInput(
+        "files beside a trace",
+        {"scenario.yaml": REPLAY, "trace.csv": AZURE, "rows.safetensors": safetensors_bytes((4, 256))},
+        ("--set traffic.embeds_files=", "a trace has its own requests", "remove it"),
+        ("traffic.embeds_files=[rows.safetensors]",),
+    ),
+    BadInput(
+        "files for an arm without embeddings",
+        {"scenario.yaml": GOOD, "rows.safetensors": safetensors_bytes((4, 256))},
+        ("arms", "arm sync-ids takes token ids", "traffic.embeds_ratio"),
+        ("traffic.embeds_files=[rows.safetensors]",),
+    ),
+    BadInput(
+        "more files than requests without images",
+        {"scenario.yaml": GOOD, "rows.safetensors": safetensors_bytes((4, 256))},
+        ("--set traffic.embeds_files=", "1 files", "0 of 4 requests are without images", "num_requests"),
+        ("traffic.multimodal_ratio=1", "arms=[fused]", "traffic.embeds_files=[rows.safetensors]"),
+    ),
+    _rows("file of another model", safetensors_bytes((4, 96)), "(rows, 256)", "float32 of shape (4, 96)"),
+    _rows("file without rows", safetensors_bytes((0, 256)), "of shape (0, 256)", "at least one row"),
+    _rows("file with a batch", safetensors_bytes((1, 4, 256)), "(1, 4, 256)", "without a batch"),
+    _rows("file of integers", safetensors_bytes((4, 256), dtype="I32"), "I32 of shape", "bfloat16"),
+    _rows("file with NaN", safetensors_bytes((4, 256), math.nan), "nan at row 0, column 0", "finite"),
+    _rows("file cut short", safetensors_bytes((4, 256))[:-8], "no safetensors file, or one cut short"),
+    _rows("file that is empty", b"", "no archive of torch.save", file="rows.pt"),
+    _rows("file of another kind", b"x", "ends in .safetensors or .pt", file="rows.npy"),
+    _rows("file longer than the runner", safetensors_bytes((250, 256)), "250 rows", "max_model_len is 256"),
+)
+
+BAD_INPUTS: tuple[BadInput, ...] = (
+    *_KEYS,
+    *_VALUES,
+    *_SWEEPS,
+    *_OPTIONS,
+    *_FILES,
+    *_TRACES,
+    *_EMBEDS,
+)

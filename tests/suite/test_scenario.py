@@ -46,7 +46,7 @@ def test_a_scenario_holds_what_its_file_says(tmp_path: Path) -> None:
     assert scenario.runner.max_model_len == 256
     assert scenario.traffic.arrivals == Constant(kind="constant", rate=8.0)
     assert scenario.traffic.prompt_tokens == Uniform(uniform=(8, 32))
-    assert scenario.arms == ("sync",)
+    assert scenario.arms == ("sync-ids",)
 
 
 def test_a_bare_number_is_a_fixed_length(tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from runner.config import RunnerConfig
 from runner.models import TINY_GEMMA3_VL, TINY_QWEN3, ModelSpec
-from suite.demand import Demand, plan_demand, scaled
+from suite.demand import plan_demand
 from suite.errors import SuiteError
+from suite.need import Demand, scaled
 from suite.traces.reading import read_trace
 from suite.traces.sample import sample_text
 from suite.traffic import Traffic

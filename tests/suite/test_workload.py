@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from runner.config import RunnerConfig
 from runner.inputs.arms import ARMS
 from runner.models import TINY_GEMMA3_VL, TINY_QWEN3
-from suite.demand import count_with_images, plan_demand
+from suite.demand import plan_demand
 from suite.errors import SuiteError
+from suite.need import exact_share
 from suite.scenario import Case, expand, load_scenario
 from suite.traffic import Traffic
 from suite.workload import Workload, build_workload
@@ -54,9 +55,9 @@ def test_ratios_are_met_exactly_with_half_rounded_up(count: int, percent: int, s
 
 
 def test_a_half_is_rounded_up_and_decimals_are_taken_as_written() -> None:
-    assert count_with_images(5, 0.5) == 3
-    assert count_with_images(50, 0.29) == 15  # 14.5; as binary floats it is 14.499999999999998
-    assert count_with_images(1, 0.0) == 0
+    assert exact_share(5, 0.5) == 3
+    assert exact_share(50, 0.29) == 15  # 14.5; as binary floats it is 14.499999999999998
+    assert exact_share(1, 0.0) == 0
 
 
 def test_a_prompt_holds_its_text_and_its_images_in_order(tmp_path: Path) -> None:
