@@ -1,0 +1,198 @@
+"""argv -> one command. Parsing only: what a command does is in suite/commands.py, imported when one runs."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from io import TextIOWrapper
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from runner.core import RunnerError
+from suite.errors import SuiteError
+
+if TYPE_CHECKING:
+    from suite.commands import Screen
+    from suite.plan import Options
+
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+
+class Kind(StrEnum):
+    SCENARIOS = "scenarios"
+    MODELS = "models"
+    ARMS = "arms"
+    DEVICES = "devices"
+    METRICS = "metrics"
+
+
+class Commands(typer.core.TyperGroup):
+    """A user's mistake ends any command with one message and no traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (SuiteError, RunnerError) as error:
+            typer.echo(f"error: {error}", err=True)
+            raise typer.Exit(EXIT_USAGE) from None
+        except KeyboardInterrupt:
+            raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+app = typer.Typer(
+    cls=Commands,
+    name="suite",
+    help="Measure what each step of a multimodal model runner costs.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Paths = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="PATHS...",
+        help="Scenario files, or directories: of one, the *.yaml files directly in it.",
+        show_default=False,
+    ),
+]
+Device = Annotated[str, typer.Option("--device", help="auto, cuda, process or inline.", metavar="KIND")]
+Arms = Annotated[
+    str | None,
+    typer.Option("--arms", help="Arms instead of the scenario's: a,b.", metavar="NAMES"),
+]
+Rounds = Annotated[int | None, typer.Option("--rounds", help="Measured rounds.", metavar="N")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        help="A scenario's key=value, such as runner.num_blocks=64; repeatable.",
+        metavar="KEY=VALUE",
+    ),
+]
+Seed = Annotated[int | None, typer.Option("--seed", help="Instead of the scenario's.", metavar="N")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
+OutputDir = Annotated[
+    Path,
+    typer.Option("--output-dir", "-o", help="Where the run's own folder is made.", metavar="DIRECTORY"),
+]
+
+
+@app.command()
+def run(
+    paths: Paths,
+    device: Device = "auto",
+    arms: Arms = None,
+    rounds: Rounds = None,
+    output_dir: OutputDir = Path("results"),
+    overrides: Set = None,
+    is_dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and show what would be run.")] = False,
+    seed: Seed = None,
+    is_json: Json = False,
+    label: Annotated[
+        str | None, typer.Option("--label", help="A name in the folder's name.", metavar="TEXT")
+    ] = None,
+) -> None:
+    """Run scenarios; write records, summary and report; print the results.
+
+    Exit codes: 0 fine; 1 wrong tokens in a right arm, or a run failed; 2 usage or configuration;
+    130 interrupted, partial results kept.
+    """
+    from suite import commands
+
+    options = _options(device, arms, rounds, overrides, seed)
+    _leave(commands.run(paths, options, output_dir, label, is_dry_run, _screen(is_json)))
+
+
+@app.command()
+def check(
+    paths: Paths,
+    device: Device = "auto",
+    arms: Arms = None,
+    overrides: Set = None,
+    seed: Seed = None,
+    is_json: Json = False,
+) -> None:
+    """Hold every output token against the oracle, without timing. Exit code 1 where one is wrong."""
+    from suite import commands
+
+    options = _options(device, arms, None, overrides, seed)
+    _leave(commands.check(paths, options, _screen(is_json)))
+
+
+@app.command()
+def validate(paths: Paths, overrides: Set = None, seed: Seed = None, is_json: Json = False) -> None:
+    """Check scenarios and their traces without running them."""
+    from suite import commands
+
+    options = _options("auto", None, None, overrides, seed)
+    _leave(commands.validate(paths, options, _screen(is_json)))
+
+
+@app.command()
+def expand(paths: Paths, overrides: Set = None, seed: Seed = None, is_json: Json = False) -> None:
+    """Show the cases that the sweeps of scenarios make."""
+    from suite import commands
+
+    options = _options("auto", None, None, overrides, seed)
+    _leave(commands.expand(paths, options, _screen(is_json)))
+
+
+@app.command(name="list")
+def list_known(
+    kind: Annotated[Kind | None, typer.Argument(help="Everything where not given.")] = None,
+    is_json: Json = False,
+) -> None:
+    """List the scenarios, models, arms, devices or metrics there are."""
+    from suite import commands
+
+    kinds = [kind.value] if kind else [known.value for known in Kind]
+    _leave(commands.list_known(kinds, _screen(is_json)))
+
+
+@app.command()
+def report(
+    run_dir: Annotated[Path, typer.Argument(help="The folder of a run.", metavar="RUN_DIR")],
+    is_json: Json = False,
+) -> None:
+    """Make the summary and the report of a run folder anew."""
+    from suite import commands
+
+    _leave(commands.report(run_dir, _screen(is_json)))
+
+
+def _options(
+    device: str,
+    arms: str | None,
+    rounds: int | None,
+    overrides: list[str] | None,
+    seed: int | None,
+) -> Options:
+    from suite.plan import Options
+
+    names = tuple(name.strip() for name in arms.split(",")) if arms is not None else None
+    return Options(device, names, rounds, tuple(overrides or ()), seed)
+
+
+def _screen(is_json: bool) -> Screen:
+    from suite.commands import Screen
+
+    return Screen(is_json)
+
+
+def _leave(code: int) -> None:
+    if code:
+        raise typer.Exit(code)
+
+
+def main() -> None:
+    """The program. A name that the terminal's encoding lacks is replaced, never an error."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    app(prog_name="suite")

@@ -1,0 +1,232 @@
+"""What each command does, in the order it does it. Returns the exit code; prints through a Screen."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from runner.core import RunnerError
+from runner.device.base import DEVICE_KINDS
+from runner.inputs.arms import ARMS
+from runner.models import MODELS
+from suite.environment import DeviceFacts, capture
+from suite.errors import SuiteError
+from suite.experiment import EXIT_FINE, Experiment, Stop, exit_code
+from suite.metrics import DEFINITIONS
+from suite.plan import Options, Plan, find_files, for_check, load_scenarios, make_plan
+from suite.progress import make_console, make_progress, print_results, tokens_text
+from suite.publish import publish
+from suite.record import RunRecord
+from suite.scenario import load_scenario
+from suite.store import RunFolder
+from suite.summary import ArmSummary, summarise
+
+EXIT_USAGE = 2
+KINDS = ("scenarios", "models", "arms", "devices", "metrics")
+
+
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """Results go to standard output, as text or as one JSON document; progress to standard error."""
+
+    is_json: bool
+
+    def show(self, lines: Iterable[str], document: object) -> None:
+        if self.is_json:
+            self.document(document)
+            return
+        console = make_console(sys.stdout)
+        for line in lines:
+            console.print(line)
+
+    def document(self, document: object) -> None:
+        text = json.dumps(document, ensure_ascii=False, allow_nan=False, indent=2)
+        print(text, file=sys.stdout, flush=True)
+
+
+def run(
+    paths: Sequence[Path],
+    options: Options,
+    output_dir: Path,
+    label: str | None,
+    is_dry_run: bool,
+    screen: Screen,
+) -> int:
+    """Plan, run every case, write the summary and the page, print the table."""
+    plan = make_plan(paths, options)
+    if is_dry_run:
+        screen.show(_plan_lines(plan), plan.document())
+        return EXIT_FINE
+    folder = RunFolder.create(output_dir, label or plan.label)
+    folder.write_config(plan.document())
+    environment = capture(sys.argv[1:])
+    folder.write_environment(environment.model_dump(mode="json"))
+
+    def keep_device(device: DeviceFacts) -> None:
+        known = environment.model_copy(update={"device": device})
+        folder.write_environment(known.model_dump(mode="json"))
+
+    stop = Stop()
+    with stop.on_interrupt():
+        with make_progress(make_console(sys.stderr), plan) as progress:
+            experiment = Experiment(plan, folder.path, progress, stop, folder.append_run, keep_device)
+            records = experiment.run()
+        published = publish(folder.path, stop.is_requested)
+    if screen.is_json:
+        screen.document(published.document())
+    else:
+        print_results(make_console(sys.stdout), published)
+    return exit_code(records, published.is_interrupted)
+
+
+def check(paths: Sequence[Path], options: Options, screen: Screen) -> int:
+    """Every arm of every case once, on a fresh engine and untimed; its tokens against the oracle."""
+    plan = for_check(make_plan(paths, options))
+    records: list[RunRecord] = []
+    stop = Stop()
+    with stop.on_interrupt(), make_progress(make_console(sys.stderr), plan) as progress:
+        experiment = Experiment(plan, None, progress, stop, records.append, lambda _: None, is_timed=False)
+        experiment.run()
+    arms = summarise(records, ())
+    screen.show(
+        [*map(_check_line, arms), *_skipped_lines(plan.skipped)],
+        [_check_document(record) for record in records],
+    )
+    return exit_code(records, stop.is_requested)
+
+
+def validate(paths: Sequence[Path], options: Options, screen: Screen) -> int:
+    """Load, expand and build every scenario; all mistakes are told, one for each file at most."""
+    lines: list[str] = []
+    documents: list[dict[str, object]] = []
+    errors: list[str] = []
+    for file in find_files(paths):
+        try:
+            plan = make_plan([file], options)
+        except (SuiteError, RunnerError) as error:
+            errors.append(str(error))
+            continue
+        name = plan.scenarios[0].name
+        requests = sum(case.num_requests for case in plan.cases)
+        lines.append(f"{file}: fine ({name}: {len(plan.cases)} cases, {requests} requests)")
+        lines += _skipped_lines(plan.skipped)
+        documents.append(
+            {
+                "file": str(file),
+                "scenario": name,
+                "num_cases": len(plan.cases),
+                "num_requests": requests,
+                "skipped": dict(plan.skipped).get(name),
+            }
+        )
+    if not errors:
+        load_scenarios(paths, options)  # what only all of them together can break
+    screen.show(lines, documents)
+    if errors:
+        raise SuiteError("\n".join(errors))
+    return EXIT_FINE
+
+
+def expand(paths: Sequence[Path], options: Options, screen: Screen) -> int:
+    """Every case of every scenario, with what is swept."""
+    plan = make_plan(paths, options)
+    lines = [
+        f"{case.case.case_id}  {case.title}: {case.num_requests} requests, arms "
+        f"{', '.join(case.arms)}, {case.rounds} rounds"
+        for case in plan.cases
+    ]
+    screen.show([*lines, *_skipped_lines(plan.skipped)], plan.document()["cases"])
+    return EXIT_FINE
+
+
+def report(path: Path, screen: Screen) -> int:
+    """The summary and the page of a run folder, made anew from its records."""
+    published = publish(path)
+    if screen.is_json:
+        screen.document(published.document())
+    else:
+        print_results(make_console(sys.stdout), published)
+    return EXIT_FINE
+
+
+def list_known(kinds: Sequence[str], screen: Screen) -> int:
+    """What names a scenario or an option may use."""
+    document = {kind: _known(kind) for kind in kinds}
+    lines: list[str] = []
+    for kind, items in document.items():
+        width = max((len(name) for name in items), default=0)
+        lines += [f"{kind}:", *(f"  {name:{width}}  {text}" for name, text in items.items())]
+    screen.show(lines, document)
+    return EXIT_FINE
+
+
+def _known(kind: str) -> dict[str, str]:
+    if kind == "scenarios":
+        return dict(_scenario_lines())
+    if kind == "models":
+        return {
+            name: f"{spec.family}, {'text and images' if spec.is_multimodal else 'text'}, "
+            f"{spec.num_layers} layers of {spec.hidden_size}"
+            for name, spec in MODELS.items()
+        }
+    if kind == "arms":
+        return {name: arm.description for name, arm in ARMS.items()}
+    if kind == "devices":
+        texts = {
+            "process": "the CPU, in a process of its own (the default)",
+            "inline": "the CPU, in the runner's process: nothing overlaps",
+        }
+        return {name: texts.get(name, "") for name in DEVICE_KINDS}
+    return {
+        name: f"[{definition.unit}, {definition.better}] {definition.text}"
+        for name, definition in DEFINITIONS.items()
+    }
+
+
+def _scenario_lines() -> Iterable[tuple[str, str]]:
+    """Every scenario under ./scenarios, or under the program's own where there is none."""
+    own = Path(__file__).resolve().parent.parent / "scenarios"
+    folder = Path("scenarios") if Path("scenarios").is_dir() else own
+    for file in sorted(folder.rglob("*.yaml")):
+        try:
+            scenario = load_scenario(file)
+            yield str(file), f"{scenario.name}: {scenario.description}".strip().rstrip(":")
+        except (SuiteError, RunnerError) as error:
+            yield str(file), f"cannot be loaded: {error}"
+
+
+def _plan_lines(plan: Plan) -> Iterable[str]:
+    for case in plan.cases:
+        yield (
+            f"{case.title}: {case.num_requests} requests, arms {', '.join(case.arms)}, "
+            f"{case.warmup_rounds} warm-up and {case.rounds} measured rounds"
+        )
+        yield from (f"  {note}" for note in case.notes)
+    yield from _skipped_lines(plan.skipped)
+    yield f"{len(plan.cases)} cases, {plan.num_runs} runs on device {plan.device}; nothing was run"
+
+
+def _skipped_lines(skipped: Sequence[tuple[str, str]]) -> list[str]:
+    return [f"skipped {name}: {reason}" for name, reason in skipped]
+
+
+def _check_line(arm: ArmSummary) -> str:
+    name = arm.scenario if arm.case_label == arm.scenario else f"{arm.scenario} [{arm.case_label}]"
+    failed = f", {arm.num_failed} runs FAILED" if arm.num_failed else ""
+    tokens = arm.tokens
+    if tokens is None:
+        return f"{name}, {arm.arm}: {tokens_text(tokens)}{failed}"
+    first = tokens.first_wrong
+    where = f"; the first wrong one: request {first[0]}, output token {first[1]}" if first else ""
+    return (
+        f"{name}, {arm.arm}: {tokens.num_right} right, {tokens.num_wrong} wrong, "
+        f"{tokens.num_ties} ties of {tokens.num_checked} tokens{where}{failed}"
+    )
+
+
+def _check_document(record: RunRecord) -> dict[str, object]:
+    keys = {"scenario", "case_id", "case_label", "arm", "status", "tokens", "failure", "notes"}
+    return record.model_dump(mode="json", include=keys)

@@ -1,0 +1,241 @@
+"""Runs a plan: a worker for each case, its arms in rounds, every run a record whatever becomes of it.
+
+Knows no engine and no figures: the worker measures, suite/publish.py makes the summary and the page.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import FrameType
+from typing import Protocol
+
+from runner.inputs.arms import ARMS
+from suite.environment import DeviceFacts, utc_text
+from suite.errors import SuiteError
+from suite.metrics import empty_metrics
+from suite.plan import Plan, PlannedCase, PlannedRun
+from suite.protocol import (
+    Finished,
+    OpenCase,
+    Opened,
+    Progress,
+    Refused,
+    RunArm,
+    StorageFailed,
+    pack_case,
+)
+from suite.record import Failure, RunRecord, Status
+from suite.worker_process import WORKER_COMMAND, Deadline, Interrupted, WorkerGone, WorkerProcess
+
+OPEN_TIMEOUT_S = 300.0
+"""Importing torch and building a model, on a slow disk."""
+
+CHECK_TIMEOUT_S = 600.0
+"""The oracle's own forwards; they are no part of a run's time, nor of its timeout."""
+
+EXIT_FINE = 0
+EXIT_WRONG = 1
+EXIT_INTERRUPTED = 130
+
+SHOW_CURSOR = b"\x1b[?25h"
+"""A live display hides the cursor; ending at once must not leave it so."""
+
+
+class Observer(Protocol):
+    """Is told how an experiment goes on."""
+
+    def case_started(self, planned: PlannedCase) -> None: ...
+    def run_started(self, planned: PlannedCase, run: PlannedRun) -> None: ...
+    def run_progressed(self, run: PlannedRun, progress: Progress) -> None: ...
+    def run_finished(self, planned: PlannedCase, record: RunRecord) -> None: ...
+
+
+class Stop:
+    """Whether the user asked to stop. The first SIGINT asks; the second ends the process at once."""
+
+    def __init__(self) -> None:
+        self.is_requested = False
+
+    def request(self) -> None:
+        self.is_requested = True
+
+    @contextmanager
+    def on_interrupt(self) -> Iterator[None]:
+        before = signal.signal(signal.SIGINT, self._interrupt)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
+        if self.is_requested:
+            if sys.stderr.isatty():
+                os.write(sys.stderr.fileno(), SHOW_CURSOR)
+            os._exit(EXIT_INTERRUPTED)  # a worker sees the end of its input and goes as well
+        self.request()
+
+
+class Experiment:
+    """One execution of a plan. `keep` gets every record as soon as there is one."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        folder: Path | None,
+        observer: Observer,
+        stop: Stop,
+        keep: Callable[[RunRecord], None],
+        on_device: Callable[[DeviceFacts], None],
+        is_timed: bool = True,
+        worker_command: Sequence[str] = WORKER_COMMAND,
+    ) -> None:
+        self.records: list[RunRecord] = []
+        self._plan = plan
+        self._folder = folder
+        self._observer = observer
+        self._stop = stop
+        self._keep = keep
+        self._on_device = on_device
+        self._is_timed = is_timed
+        self._worker_command = worker_command
+
+    def run(self) -> list[RunRecord]:
+        """Every run of every case, or those up to the interruption. SuiteError where the disk refuses."""
+        for planned in self._plan.cases:
+            if self._stop.is_requested:
+                break
+            self._observer.case_started(planned)
+            self._run_case(planned)
+        return self.records
+
+    def _run_case(self, planned: PlannedCase) -> None:
+        """A worker for all runs; after a failure a fresh one for those that are left."""
+        pending = deque(planned.runs())
+        while pending and not self._stop.is_requested:
+            with WorkerProcess(self._worker_command, lambda: self._stop.is_requested) as worker:
+                failure = self._open(worker, planned)
+                if failure is not None:
+                    self._fail_all(planned, pending, failure)
+                    return
+                while pending and not self._stop.is_requested:
+                    if not self._run_arm(worker, planned, pending.popleft()):
+                        break
+
+    def _open(self, worker: WorkerProcess, planned: PlannedCase) -> Failure | None:
+        """Open the case; what is wrong with it would be wrong in every worker."""
+        opening = OpenCase(
+            case=pack_case(planned.case),
+            seed=planned.seed,
+            device=self._plan.device,
+            workload_hash=planned.workload_hash,
+            folder=str(self._folder) if self._folder else None,
+            is_timed=self._is_timed,
+        )
+        try:
+            worker.send(opening)
+            reply = worker.receive(Deadline(OPEN_TIMEOUT_S, "opening the device"))
+        except WorkerGone as gone:
+            return gone.failure
+        except Interrupted:
+            worker.kill()
+            return None
+        if isinstance(reply, Refused):
+            return reply.failure
+        assert isinstance(reply, Opened), f"asked to open, the worker said {reply!r}"
+        self._on_device(reply.device)
+        return None
+
+    def _run_arm(self, worker: WorkerProcess, planned: PlannedCase, run: PlannedRun) -> bool:
+        """One run and its record; False where its worker can take no other."""
+        self._observer.run_started(planned, run)
+        command = RunArm(run_id=run.run_id, arm=run.arm, round=run.round, is_warmup=run.is_warmup)
+        begin = time.monotonic()
+        try:
+            worker.send(command)
+            reply = self._await_finish(worker, planned, run)
+        except (WorkerGone, Interrupted) as gone:
+            worker.kill()
+            self._add(planned, self._lost(planned, run, time.monotonic() - begin, gone))
+            return False
+        self._add(planned, reply.record)
+        return not reply.is_leaving
+
+    def _await_finish(self, worker: WorkerProcess, planned: PlannedCase, run: PlannedRun) -> Finished:
+        deadline = Deadline(planned.timeout_s, "the run")
+        while True:
+            reply = worker.receive(deadline)
+            if isinstance(reply, StorageFailed):
+                raise SuiteError(reply.message)
+            if isinstance(reply, Finished):
+                return reply
+            assert isinstance(reply, Progress), f"in a run, the worker said {reply!r}"
+            if reply.phase == "check":
+                deadline = Deadline(CHECK_TIMEOUT_S, "checking the tokens")
+            self._observer.run_progressed(run, reply)
+
+    def _fail_all(self, planned: PlannedCase, pending: Sequence[PlannedRun], failure: Failure) -> None:
+        for run in pending:
+            self._add(planned, self._lost(planned, run, 0.0, WorkerGone(failure)))
+
+    def _lost(
+        self,
+        planned: PlannedCase,
+        run: PlannedRun,
+        duration_s: float,
+        cause: WorkerGone | Interrupted,
+    ) -> RunRecord:
+        """The record of a run of which nothing came back."""
+        case, failure = planned.case, _failure(cause)
+        return RunRecord(
+            run_id=run.run_id,
+            arm=run.arm,
+            round=run.round,
+            is_warmup=run.is_warmup,
+            scenario=case.scenario.name,
+            case_id=case.case_id,
+            case_label=case.label,
+            case_values=dict(case.values),
+            status=Status.INTERRUPTED if isinstance(cause, Interrupted) else Status.FAILED,
+            device=self._plan.device,
+            seed=planned.seed,
+            workload_hash=planned.workload_hash,
+            started_utc=utc_text(datetime.now(UTC) - timedelta(seconds=duration_s)),
+            duration_s=duration_s,
+            metrics=empty_metrics(failure.message),
+            failure=failure,
+            notes=planned.notes,
+            num_requests=planned.num_requests,
+        )
+
+    def _add(self, planned: PlannedCase, record: RunRecord) -> None:
+        self._keep(record)
+        self.records.append(record)
+        self._observer.run_finished(planned, record)
+
+
+def _failure(cause: WorkerGone | Interrupted) -> Failure:
+    if isinstance(cause, WorkerGone):
+        return cause.failure
+    return Failure(kind="interrupted", message="the user stopped the experiment")
+
+
+def exit_code(records: Sequence[RunRecord], is_interrupted: bool) -> int:
+    """The command's exit code: 1 where a run failed or a right arm has wrong tokens."""
+    if is_interrupted:
+        return EXIT_INTERRUPTED
+    return EXIT_WRONG if any(map(_is_bad, records)) else EXIT_FINE
+
+
+def _is_bad(record: RunRecord) -> bool:
+    if record.status is Status.FAILED:
+        return True
+    has_wrong_tokens = record.tokens is not None and record.tokens.num_wrong > 0
+    return has_wrong_tokens and ARMS[record.arm].is_right

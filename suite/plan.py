@@ -1,0 +1,240 @@
+"""From paths and options to what will be run: every scenario checked and built before anything starts."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from runner.device.base import DEVICE_KINDS
+from runner.inputs.arms import ARMS
+from suite.errors import SuiteError
+from suite.scenario import Case, Scenario, expand, load_scenario, missing_requirements
+from suite.schema import one_of
+from suite.store import safe_name
+from suite.workload import build_workload
+
+AUTO = "auto"
+CUDA = "cuda"
+DEVICE_CHOICES = (AUTO, CUDA, *DEVICE_KINDS)
+PATTERN = "*.yaml"
+MAX_ROUNDS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line says over every scenario; None leaves it to the scenario."""
+
+    device: str = AUTO
+    arms: tuple[str, ...] | None = None
+    rounds: int | None = None
+    overrides: tuple[str, ...] = ()
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRun:
+    run_id: str
+    arm: str
+    round: int
+    is_warmup: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCase:
+    """A case whose workload was built once and found runnable."""
+
+    case: Case
+    arms: tuple[str, ...]
+    rounds: int
+    warmup_rounds: int
+    workload_hash: str
+    num_requests: int
+    notes: tuple[str, ...]
+
+    @property
+    def seed(self) -> int:
+        return self.case.scenario.seed
+
+    @property
+    def timeout_s(self) -> float:
+        return self.case.scenario.timeout_s
+
+    @property
+    def title(self) -> str:
+        name, label = self.case.scenario.name, self.case.label
+        return name if label == name else f"{name} [{label}]"
+
+    def runs(self) -> list[PlannedRun]:
+        """Warm-up rounds, then the rounds that count; each runs every arm once, in a seeded order."""
+        warmups = [self._round(number, is_warmup=True) for number in range(self.warmup_rounds)]
+        rounds = [self._round(number, is_warmup=False) for number in range(self.rounds)]
+        return [run for one_round in (*warmups, *rounds) for run in one_round]
+
+    def _round(self, number: int, is_warmup: bool) -> list[PlannedRun]:
+        letter = "w" if is_warmup else "r"
+        order = list(self.arms)
+        random.Random(f"{self.seed}:{self.case.case_id}:{letter}{number}").shuffle(order)
+        stem = f"{safe_name(self.case.scenario.name)}-{self.case.case_id[:8]}"
+        return [
+            PlannedRun(f"{stem}-{safe_name(arm)}-{letter}{number}", arm, number, is_warmup) for arm in order
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`skipped` names scenarios this machine cannot run, and why."""
+
+    options: Options
+    device: str
+    scenarios: tuple[Scenario, ...]
+    cases: tuple[PlannedCase, ...]
+    skipped: tuple[tuple[str, str], ...]
+
+    @property
+    def label(self) -> str:
+        """A name for the run's folder: the scenario's, where there is one only."""
+        return self.scenarios[0].name if len(self.scenarios) == 1 else "run"
+
+    @property
+    def num_runs(self) -> int:
+        return sum(len(case.runs()) for case in self.cases)
+
+    def document(self) -> dict[str, object]:
+        """What config.yaml holds: the scenarios with every default and option put in."""
+        return {
+            "schema_version": 1,
+            "invocation": {
+                "device": self.device,
+                "arms": list(self.options.arms) if self.options.arms else None,
+                "rounds": self.options.rounds,
+                "seed": self.options.seed,
+                "set": list(self.options.overrides),
+            },
+            "scenarios": [_resolved(scenario, self.options) for scenario in self.scenarios],
+            "cases": [
+                {
+                    "scenario": planned.case.scenario.name,
+                    "case_id": planned.case.case_id,
+                    "label": planned.case.label,
+                    "values": dict(planned.case.values),
+                    "arms": list(planned.arms),
+                    "rounds": planned.rounds,
+                    "warmup_rounds": planned.warmup_rounds,
+                    "workload_hash": planned.workload_hash,
+                    "num_requests": planned.num_requests,
+                    "notes": list(planned.notes),
+                }
+                for planned in self.cases
+            ],
+            "skipped": [{"scenario": name, "reason": reason} for name, reason in self.skipped],
+        }
+
+
+def make_plan(paths: Sequence[Path], options: Options) -> Plan:
+    """Load, expand and build all of it. SuiteError or RunnerError at the first mistake of the user's."""
+    device = choose_device(options.device)
+    _check_arms(options.arms)
+    _check_rounds(options.rounds)
+    scenarios = load_scenarios(paths, options)
+    skipped: list[tuple[str, str]] = []
+    cases: list[PlannedCase] = []
+    for scenario in scenarios:
+        planned = [_plan_case(case, options) for case in expand(scenario)]
+        reason = missing_requirements(scenario, device)
+        if reason is None:
+            cases += planned
+        else:
+            skipped.append((scenario.name, reason))
+    return Plan(options, device, tuple(scenarios), tuple(cases), tuple(skipped))
+
+
+def for_check(plan: Plan) -> Plan:
+    """The plan with every arm run once: a second time would give the same tokens."""
+    cases = tuple(replace(case, rounds=1, warmup_rounds=0) for case in plan.cases)
+    return replace(plan, cases=cases)
+
+
+def choose_device(name: str) -> str:
+    """The kind of device to open; SuiteError where it cannot be had."""
+    if name not in DEVICE_CHOICES:
+        raise SuiteError(f"--device {name}: {one_of(name, DEVICE_CHOICES)}")
+    if name == AUTO:
+        return "process"
+    if name not in DEVICE_KINDS:
+        raise SuiteError(
+            f"--device {name}: this version runs on the CPU only; use --device process, the "
+            "default, or --device inline"
+        )
+    return name
+
+
+def load_scenarios(paths: Sequence[Path], options: Options) -> list[Scenario]:
+    """The scenarios of files and of the files directly in directories, each file once, in order."""
+    scenarios: dict[str, Scenario] = {}
+    for file in find_files(paths):
+        scenario = load_scenario(file, options.overrides, options.seed)
+        other = scenarios.setdefault(scenario.name, scenario)
+        if other is not scenario:
+            raise SuiteError(
+                f"{file}: name is {scenario.name!r}, as in {other.path}; give each scenario of one "
+                "command a name of its own"
+            )
+    return list(scenarios.values())
+
+
+def find_files(paths: Sequence[Path]) -> list[Path]:
+    """Files as given, and the *.yaml directly in directories: those of subfolders are named alone."""
+    files = [file for path in paths for file in (_files_in(path) if path.is_dir() else [path])]
+    return list({file.resolve(): file for file in files}.values())
+
+
+def _files_in(directory: Path) -> Iterable[Path]:
+    try:
+        files = sorted(directory.glob(PATTERN))
+    except OSError as error:
+        raise SuiteError(f"{directory}: cannot be read: {error.strerror or error}") from None
+    if not files:
+        raise SuiteError(
+            f"{directory}: no {PATTERN} file in this directory (subfolders are not searched); name "
+            "a scenario file or another directory"
+        )
+    return files
+
+
+def _check_arms(arms: tuple[str, ...] | None) -> None:
+    if arms is None:
+        return
+    for name in arms:
+        if name not in ARMS:
+            raise SuiteError(f"--arms {','.join(arms)}: {name!r} is no arm; {one_of(name, ARMS)}")
+    if len(set(arms)) != len(arms):
+        raise SuiteError(f"--arms {','.join(arms)}: an arm stands twice; name each once")
+
+
+def _check_rounds(rounds: int | None) -> None:
+    if rounds is not None and not 1 <= rounds <= MAX_ROUNDS:
+        raise SuiteError(f"--rounds {rounds}: it must be a whole number from 1 to {MAX_ROUNDS}")
+
+
+def _plan_case(case: Case, options: Options) -> PlannedCase:
+    workload = build_workload(case, case.scenario.seed)
+    return PlannedCase(
+        case=case,
+        arms=options.arms or case.scenario.arms,
+        rounds=options.rounds or case.scenario.rounds,
+        warmup_rounds=case.scenario.warmup_rounds,
+        workload_hash=workload.hash,
+        num_requests=len(workload.requests),
+        notes=workload.notes,
+    )
+
+
+def _resolved(scenario: Scenario, options: Options) -> dict[str, object]:
+    document = scenario.model_dump(mode="json")
+    if options.arms:
+        document["arms"] = list(options.arms)
+    if options.rounds:
+        document["rounds"] = options.rounds
+    return document

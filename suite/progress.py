@@ -1,0 +1,234 @@
+"""What the terminal shows: progress while an experiment runs, its results at the end.
+
+Lines without escape codes where the output is no terminal; nothing here decides anything.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Self, TextIO
+
+from rich import box
+from rich.console import Console
+from rich.measure import Measurement
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
+from rich.table import Table
+from rich.text import Text
+
+from suite.plan import Plan, PlannedCase, PlannedRun
+from suite.protocol import Progress
+from suite.publish import Published
+from suite.record import RunRecord, Status, TokenVerdict
+from suite.report.wording import number
+from suite.summary import ArmSummary
+
+# The live display redraws this often: each redraw takes time from the runner's cores.
+_REDRAWS_PER_SECOND = 2
+
+_UNBOUNDED = 10_000
+
+_LATENCIES = (("TTFT", "ttft_ms"), ("ITL", "itl_ms"), ("E2E", "e2e_ms"))
+
+
+def make_console(stream: TextIO) -> Console:
+    """A console that prints names as they are, whatever brackets are in them.
+
+    A file or a pipe has no width of its own: lines are as long as they must be, or as COLUMNS says.
+    """
+    width = None if stream.isatty() or os.environ.get("COLUMNS") else _UNBOUNDED
+    return Console(file=stream, width=width, markup=False, highlight=False, emoji=False, soft_wrap=True)
+
+
+class LineProgress:
+    """A line for each finished run."""
+
+    def __init__(self, console: Console, num_runs: int) -> None:
+        self._console = console
+        self._num_runs = num_runs
+        self._num_finished = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        return None
+
+    def case_started(self, planned: PlannedCase) -> None:
+        self._console.print(
+            f"{planned.title}: {planned.num_requests} requests, arms {', '.join(planned.arms)}, "
+            f"{planned.warmup_rounds} warm-up and {planned.rounds} measured rounds"
+        )
+
+    def run_started(self, planned: PlannedCase, run: PlannedRun) -> None:
+        return None
+
+    def run_progressed(self, run: PlannedRun, progress: Progress) -> None:
+        return None
+
+    def run_finished(self, planned: PlannedCase, record: RunRecord) -> None:
+        self._num_finished += 1
+        self._console.print(
+            f"  [{self._num_finished}/{self._num_runs}] {_run_name(record.arm, record)}: {outcome(record)}"
+        )
+
+
+class LiveProgress:
+    """One bar over all runs with the state of the run in flight; failures stay above it."""
+
+    def __init__(self, console: Console, num_runs: int) -> None:
+        self._bar = Bar(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=console,
+            refresh_per_second=_REDRAWS_PER_SECOND,
+            transient=True,
+        )
+        self._task = self._bar.add_task("starting", total=num_runs)
+        self._title = ""
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._bar.stop()
+
+    def case_started(self, planned: PlannedCase) -> None:
+        self._title = planned.title
+        self._describe("opening the device")
+
+    def run_started(self, planned: PlannedCase, run: PlannedRun) -> None:
+        self._describe(_run_name(run.arm, run))
+
+    def run_progressed(self, run: PlannedRun, progress: Progress) -> None:
+        if progress.phase == "check":
+            self._describe(f"{_run_name(run.arm, run)}: checking tokens")
+        else:
+            self._describe(
+                f"{_run_name(run.arm, run)}: {progress.num_steps} steps, "
+                f"{progress.num_sent}/{progress.num_requests} requests sent"
+            )
+
+    def run_finished(self, planned: PlannedCase, record: RunRecord) -> None:
+        self._bar.advance(self._task)
+        if record.status is not Status.COMPLETED or _has_wrong_tokens(record.tokens):
+            self._bar.console.print(f"{planned.title}, {_run_name(record.arm, record)}: {outcome(record)}")
+
+    def _describe(self, text: str) -> None:
+        self._bar.update(self._task, description=f"{self._title}: {text}")
+
+
+Shown = LineProgress | LiveProgress
+
+
+def make_progress(console: Console, plan: Plan) -> AbstractContextManager[Shown]:
+    """Live where the stream is a terminal that can, lines elsewhere."""
+    is_live = console.is_terminal and not console.is_dumb_terminal
+    kind = LiveProgress if is_live else LineProgress
+    return kind(console, plan.num_runs)
+
+
+def _run_name(arm: str, run: PlannedRun | RunRecord) -> str:
+    kind = "warm-up round" if run.is_warmup else "round"
+    return f"{arm}, {kind} {run.round + 1}"
+
+
+def outcome(record: RunRecord) -> str:
+    """One run in one line."""
+    if record.failure is not None:
+        return f"{record.status.value.upper()}: {record.failure.kind}: {record.failure.message}"
+    throughput = record.metrics["output_throughput"].value
+    speed = f"{number(throughput)} tok/s" if throughput is not None else "no throughput"
+    return f"{speed}, {record.num_steps} steps, {record.duration_s:.2f} s, {tokens_text(record.tokens)}"
+
+
+def tokens_text(tokens: TokenVerdict | None) -> str:
+    """ "512 right", "3 of 512 WRONG", with ties where there are any."""
+    if tokens is None:
+        return "tokens not checked"
+    ties = f", {tokens.num_ties} ties" if tokens.num_ties else ""
+    if tokens.num_wrong:
+        return f"{tokens.num_wrong} of {tokens.num_checked} tokens WRONG{ties}"
+    return f"{tokens.num_right} tokens right{ties}"
+
+
+def _has_wrong_tokens(tokens: TokenVerdict | None) -> bool:
+    return tokens is not None and tokens.num_wrong > 0
+
+
+# Results
+
+
+def print_results(console: Console, published: Published) -> None:
+    """The table of arms, what was skipped and doubted, and where the report is."""
+    if published.arms:
+        _print_arms(console, published.arms)
+    for name, reason in published.skipped:
+        console.print(f"skipped {name}: {reason}")
+    for text in published.warnings:
+        console.print(f"warning: {text}")
+    for finding in dict.fromkeys((f.rule, f.message, f.remedy) for f in published.findings):
+        console.print(f"INVALID ({finding[0]}): {finding[1]}; {finding[2]}")
+    if published.is_interrupted:
+        console.print("interrupted: these are partial results")
+    console.print(f"report: {published.report}")
+
+
+def _print_arms(console: Console, arms: Sequence[ArmSummary]) -> None:
+    """A table where it fits, else a block of lines for each arm."""
+    header = ["case", "arm", "tokens", "output tok/s"]
+    header += [f"{name} ms p50 / p99" for name, _ in _LATENCIES]
+    header += ["steps", "valid"]
+    rows = [_cells(arm) for arm in arms]
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption_justify="left")
+    for index, name in enumerate(header):
+        table.add_column(name, justify="left" if index < 3 else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    if Measurement.get(console, console.options.update(max_width=_UNBOUNDED), table).maximum <= console.width:
+        console.print(table, soft_wrap=False)
+        console.print("medians over n measured rounds; p50 and p99 are each round's own percentiles")
+        return
+    for row in rows:
+        for name, cell in zip(header, row, strict=True):
+            console.print(f"{name}: {cell}")
+        console.print()
+
+
+def _cells(arm: ArmSummary) -> list[str]:
+    name = arm.scenario if arm.case_label == arm.scenario else f"{arm.scenario} {arm.case_label}"
+    latencies = [
+        f"{_median(arm, f'median_{metric}')} / {_median(arm, f'p99_{metric}')}" for _, metric in _LATENCIES
+    ]
+    throughput = f"{_median(arm, 'output_throughput')} (n={arm.num_rounds})"
+    is_valid = "yes" if arm.is_valid else "NO"
+    return [
+        name,
+        arm.arm,
+        tokens_text(arm.tokens),
+        throughput,
+        *latencies,
+        _median(arm, "steps"),
+        is_valid,
+    ]
+
+
+def _median(arm: ArmSummary, metric: str) -> str:
+    summary = arm.metrics.get(metric)
+    return "n/a" if summary is None or summary.median is None else number(summary.median)

@@ -1,0 +1,57 @@
+"""From a run folder to its summary and its page, after a run or long afterwards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from suite.checks import Finding, check_runs
+from suite.store import RunFolder, load_run
+from suite.summary import ArmSummary, summarise, to_csv, to_document
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What a run came to, for the terminal."""
+
+    path: Path
+    report: Path
+    arms: tuple[ArmSummary, ...]
+    findings: tuple[Finding, ...]
+    skipped: tuple[tuple[str, str], ...]
+    warnings: tuple[str, ...]
+    is_interrupted: bool
+
+    def document(self) -> dict[str, object]:
+        """What --json prints: summary.json and where everything lies."""
+        summary = to_document(self.arms, self.findings, self.skipped, self.is_interrupted)
+        return {"folder": str(self.path), "report": str(self.report), **summary}
+
+
+def publish(path: Path, is_interrupted: bool | None = None) -> Published:
+    """Write summary.json, summary.csv and report.html of a run folder, over any that are there.
+
+    Without a word on whether it was interrupted, the folder's own files decide. SuiteError where it is no
+    run folder or cannot be written.
+    """
+    from suite.report.data import from_loaded
+    from suite.report.page import render
+
+    loaded = load_run(path)
+    if is_interrupted is None:
+        is_interrupted = loaded.is_interrupted
+    findings = check_runs(loaded.runs, loaded.request_records, loaded.step_records)
+    arms = summarise(loaded.runs, findings)
+    folder = RunFolder(path)
+    summary = to_document(arms, findings, loaded.skipped, is_interrupted)
+    folder.write_summary(summary, to_csv(arms))
+    report = folder.write_report(render(from_loaded(load_run(path))))
+    return Published(
+        path=path,
+        report=report,
+        arms=arms,
+        findings=tuple(findings),
+        skipped=loaded.skipped,
+        warnings=tuple(text for text in loaded.warnings if "summary" not in text),
+        is_interrupted=is_interrupted,
+    )

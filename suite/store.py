@@ -1,0 +1,411 @@
+"""The folder of a run: what is written while it goes on, and reading it back whole or cut short.
+
+Everything is UTF-8 and strict JSON. A file is written under a temporary name and renamed;
+runs.jsonl grows by a flushed and synced line a run: a kill loses at most the run in flight.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from pydantic import ValidationError
+
+from runner.measure import StepRecord
+from suite.checks import Finding
+from suite.errors import SuiteError
+from suite.record import SCHEMA_VERSION, RequestRecord, RunRecord, Status
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+CONFIG = "config.yaml"
+ENVIRONMENT = "environment.json"
+RUNS = "runs.jsonl"
+SUMMARY = "summary.json"
+SUMMARY_TABLE = "summary.csv"
+REPORT = "report.html"
+STEPS = "steps"
+REQUESTS = "requests"
+
+_MAX_NAME = 48
+_PLAIN_NAME = re.compile(r"[a-z0-9](?:[a-z0-9_-]*[a-z0-9])?")
+
+_STEP_TEXT = ("kind", "ids_route", "embeds_route")
+_STEP_BUFFERS = ("copies", "bytes")
+_STEP_DERIVED = ("host_ns", "device_ns")
+_REQUEST_TEXT = ("request_id", "kind", "finish_reason", "error")
+_REQUEST_LISTS = ("token_ns", "output_ids")
+_REQUEST_NULLABLE = (
+    "first_scheduled_ns",
+    "finished_ns",
+    "num_tokens_right",
+    "num_tokens_wrong",
+    "num_tokens_tied",
+)
+_LATENCIES = ("ttft_ms", "tpot_ms", "e2e_ms", "queue_delay_ms", "send_delay_ms", "max_itl_ms")
+_UNDEFINED = "undefined"  # "tpot_ms: one output token"; empty where every latency is defined
+
+
+def safe_name(text: str) -> str:
+    """A file name for any text: itself where plain and short, else a slug and a short hash."""
+    if len(text) <= _MAX_NAME and _PLAIN_NAME.fullmatch(text):
+        return text
+    ascii_text = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
+    slug = re.sub(r"[^a-z0-9]+", "-", ascii_text.lower())[: _MAX_NAME - 9].strip("-")
+    digest = hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:8]
+    return f"{slug}-{digest}" if slug else digest
+
+
+def to_json(value: object, indent: int | None = None) -> bytes:
+    """Strict JSON in UTF-8; ValueError for a float that is not finite."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent)
+    return text.encode("utf-8", "backslashreplace")
+
+
+# Writing
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """The write side. Every method raises SuiteError naming the path where the disk refuses."""
+
+    path: Path
+
+    @classmethod
+    def create(cls, parent: Path, label: str, now: datetime | None = None) -> RunFolder:
+        """A new folder `<UTC time>-<label>` in `parent`; never one that exists."""
+        stamp = (now or datetime.now(UTC)).astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
+        name = f"{stamp}-{safe_name(label)}"
+        with _refusals(parent):
+            parent.mkdir(parents=True, exist_ok=True)
+            path = _make_new(parent, name)
+            (path / STEPS).mkdir()
+            (path / REQUESTS).mkdir()
+        return cls(path)
+
+    def write_config(self, config: Mapping[str, object]) -> None:
+        from ruamel.yaml import YAML
+
+        yaml = YAML()
+        yaml.default_flow_style = False
+        yaml.width = 1000
+        buffer = io.BytesIO()
+        plain = json.loads(to_json(config))
+        yaml.dump(plain, buffer)
+        _replace(self.path / CONFIG, buffer.getvalue())
+
+    def write_environment(self, environment: Mapping[str, object]) -> None:
+        _replace(self.path / ENVIRONMENT, to_json(environment, indent=2) + b"\n")
+
+    def append_run(self, record: RunRecord) -> None:
+        """Add a run; where that fails, the file is cut back to the runs it had."""
+        path = self.path / RUNS
+        line = to_json(record.model_dump(mode="json")) + b"\n"
+        with _refusals(path), path.open("ab") as file:
+            size = file.tell()
+            try:
+                _write_synced(file, line)
+            except OSError:
+                os.truncate(path, size)
+                raise
+
+    def write_steps(self, run_id: str, steps: Sequence[StepRecord]) -> None:
+        _replace_table(self.path / STEPS / f"{run_id}.parquet", _step_table(steps))
+
+    def write_requests(self, run_id: str, requests: Sequence[RequestRecord]) -> None:
+        _replace_table(self.path / REQUESTS / f"{run_id}.parquet", _request_table(requests))
+
+    def write_summary(self, summary: Mapping[str, object], table_csv: str) -> None:
+        _replace(self.path / SUMMARY, to_json(summary, indent=2) + b"\n")
+        _replace(self.path / SUMMARY_TABLE, table_csv.encode("utf-8", "backslashreplace"))
+
+    def write_report(self, page: str) -> Path:
+        path = self.path / REPORT
+        _replace(path, page.encode("utf-8", "backslashreplace"))
+        return path
+
+
+@contextmanager
+def _refusals(path: Path) -> Iterator[None]:
+    """Turns the operating system's refusals into a SuiteError with the path."""
+    try:
+        yield
+    except OSError as error:
+        where = error.filename or path
+        raise SuiteError(
+            f"cannot write {where}: {error.strerror or error}; free some space or choose another "
+            "folder with --output-dir (what was written before is kept)"
+        ) from error
+
+
+def _make_new(parent: Path, name: str) -> Path:
+    """Create `name`, or the first of `name-2`, `name-3`... that mkdir finds free."""
+    number = 1
+    while True:
+        path = parent / (name if number == 1 else f"{name}-{number}")
+        try:
+            path.mkdir()
+        except FileExistsError:
+            number += 1
+        else:
+            return path
+
+
+def _write_synced(file: BinaryIO, content: bytes) -> None:
+    file.write(content)
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _replace(path: Path, content: bytes) -> None:
+    _replace_by(path, lambda file: file.write(content))
+
+
+def _replace_table(path: Path, table: pa.Table) -> None:
+    import pyarrow.parquet as pq
+
+    _replace_by(path, lambda file: pq.write_table(table, file, compression="zstd"))
+
+
+def _replace_by(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with _refusals(path):
+        try:
+            with temporary.open("wb") as file:
+                write(file)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+# Tables: one schema whatever the rows hold, so that whole numbers stay whole
+
+
+def _step_schema(buffers: Iterable[str]) -> pa.Schema:
+    import pyarrow as pa
+
+    names = [item.name for item in fields(StepRecord) if item.name not in _STEP_BUFFERS]
+    names += _STEP_DERIVED
+    names += [f"{counter}.{buffer}" for counter in _STEP_BUFFERS for buffer in buffers]
+    return pa.schema([(name, pa.string() if name in _STEP_TEXT else pa.int64()) for name in names])
+
+
+def _step_table(steps: Sequence[StepRecord]) -> pa.Table:
+    """A row a step; a buffer the step did not copy has 0 copies and 0 bytes."""
+    import pyarrow as pa
+
+    buffers = sorted({name for step in steps for name in (*step.copies, *step.bytes)})
+    schema = _step_schema(buffers)
+    columns: dict[str, list[object]] = {name: [] for name in schema.names}
+    for step in steps:
+        for name, values in columns.items():
+            counter, _, buffer = name.partition(".")
+            values.append(getattr(step, counter).get(buffer, 0) if buffer else getattr(step, name))
+    return pa.table(columns, schema=schema)
+
+
+def _request_schema() -> pa.Schema:
+    import pyarrow as pa
+
+    types = {
+        **dict.fromkeys(_REQUEST_TEXT, pa.string()),
+        **dict.fromkeys(_REQUEST_LISTS, pa.list_(pa.int64())),
+        **dict.fromkeys(_LATENCIES, pa.float64()),
+        _UNDEFINED: pa.string(),
+    }
+    names = [item.name for item in fields(RequestRecord)]
+    return pa.schema([(name, types.get(name, pa.int64())) for name in (*names, *_LATENCIES, _UNDEFINED)])
+
+
+def _request_table(requests: Sequence[RequestRecord]) -> pa.Table:
+    import pyarrow as pa
+
+    schema = _request_schema()
+    names = [item.name for item in fields(RequestRecord)]
+    rows = [
+        {name: getattr(request, name) for name in names} | _latency_columns(request) for request in requests
+    ]
+    return pa.Table.from_pylist(rows, schema=schema)
+
+
+def _latency_columns(request: RequestRecord) -> dict[str, object]:
+    from suite.metrics import latencies
+
+    one = latencies(request)
+    return {
+        "ttft_ms": one.ttft_ms,
+        "tpot_ms": one.tpot_ms,
+        "e2e_ms": one.e2e_ms,
+        "queue_delay_ms": one.queue_delay_ms,
+        "send_delay_ms": one.send_delay_ms,
+        "max_itl_ms": float(one.itl_ms.max()) if one.itl_ms.size else None,
+        _UNDEFINED: "; ".join(f"{name}: {reason}" for name, reason in one.undefined.items()),
+    }
+
+
+# Reading
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedRun:
+    """The read side: a run folder as found. `warnings` says what was missing or cut short."""
+
+    path: Path
+    config: tuple[Mapping[str, Any], ...]  # the resolved scenarios
+    invocation: Mapping[str, Any]
+    cases: tuple[Mapping[str, Any], ...]
+    skipped: tuple[tuple[str, str], ...]  # scenario, reason
+    environment: Mapping[str, Any]
+    runs: tuple[RunRecord, ...]
+    summary: Mapping[str, Any] | None
+    warnings: tuple[str, ...] = ()
+    validity: tuple[Finding, ...] = ()
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether the experiment ended early: by a signal, or without having written a summary."""
+        if any(run.status is Status.INTERRUPTED for run in self.runs):
+            return True
+        return self.summary is None or self.summary.get("status") == "interrupted"
+
+    def steps(self, run_id: str) -> pd.DataFrame:
+        """A row a step, by column of StepRecord; no rows where the run wrote none."""
+        return _read_table(self.path / STEPS / f"{run_id}.parquet", _step_schema(()))
+
+    def requests(self, run_id: str) -> pd.DataFrame:
+        """A row a request, by column of RequestRecord and its latencies; no rows where none."""
+        return _read_table(self.path / REQUESTS / f"{run_id}.parquet", _request_schema())
+
+    def step_records(self, run_id: str) -> list[StepRecord]:
+        """The steps as they were recorded."""
+        return [_step_record(row) for row in self.steps(run_id).to_dict("records")]
+
+    def request_records(self, run_id: str) -> list[RequestRecord]:
+        """The requests as they were recorded."""
+        return [_request_record(row) for row in self.requests(run_id).to_dict("records")]
+
+
+def load_run(path: Path) -> LoadedRun:
+    """Open a run folder, complete or not. SuiteError where it is none or was written otherwise."""
+    if not (path / CONFIG).is_file():
+        raise SuiteError(f"{path} is not the folder of a run: it has no {CONFIG}")
+    warnings: list[str] = []
+    config = _read_config(path / CONFIG)
+    summary = _read_json(path / SUMMARY, warnings)
+    return LoadedRun(
+        path=path,
+        config=tuple(config.get("scenarios") or ()),
+        invocation=config.get("invocation") or {},
+        cases=tuple(config.get("cases") or ()),
+        skipped=tuple((str(item["scenario"]), str(item["reason"])) for item in config.get("skipped") or ()),
+        environment=_read_json(path / ENVIRONMENT, warnings) or {},
+        runs=tuple(_read_runs(path / RUNS, warnings)),
+        summary=summary,
+        warnings=tuple(warnings),
+        validity=tuple(Finding(**item) for item in (summary or {}).get("findings", ())),
+    )
+
+
+def _read_config(path: Path) -> Mapping[str, Any]:
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        config = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, YAMLError) as error:
+        raise SuiteError(f"cannot read {path}: {error}") from error
+    if not isinstance(config, dict):
+        raise SuiteError(f"{path} does not hold the configuration of a run")
+    return config
+
+
+def _read_json(path: Path, warnings: list[str]) -> Mapping[str, Any] | None:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        warnings.append(f"{path.name} is missing: the run ended before it was written")
+        return None
+    except (OSError, ValueError) as error:
+        warnings.append(f"{path.name} cannot be read: {error}")
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _read_runs(path: Path, warnings: list[str]) -> Iterable[RunRecord]:
+    """The records of runs.jsonl. A last line without its end is one that a kill cut off."""
+    if not path.is_file():
+        warnings.append(f"{path.name} is missing: no run was finished")
+        return
+    *lines, rest = path.read_bytes().split(b"\n")
+    for number, line in enumerate(lines, 1):
+        yield _run_record(path, number, line)
+    if rest:
+        warnings.append(f"{path.name}, line {len(lines) + 1}: cut short, left out")
+
+
+def _run_record(path: Path, number: int, line: bytes) -> RunRecord:
+    try:
+        value = json.loads(line)
+        version = value.get("schema_version") if isinstance(value, dict) else None
+        if version != SCHEMA_VERSION:
+            raise SuiteError(
+                f"{path}, line {number}: schema version {version!r}, this program reads "
+                f"{SCHEMA_VERSION}; read it with the version that wrote it"
+            )
+        return RunRecord.model_validate_json(line)
+    except (ValueError, ValidationError) as error:
+        raise SuiteError(f"{path}, line {number}: not the record of a run: {error}") from error
+
+
+def _read_table(path: Path, schema: pa.Schema) -> pd.DataFrame:
+    import pandas as pd
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(path) if path.is_file() else schema.empty_table()
+    except (OSError, pa.ArrowException) as error:
+        raise SuiteError(f"cannot read {path}: {error}") from error
+    # Without this option a column of whole numbers with a null would come back as floats.
+    frame: pd.DataFrame = table.to_pandas(integer_object_nulls=True)
+    for name in _REQUEST_NULLABLE:
+        if name in frame:
+            frame[name] = pd.array(frame[name].tolist(), dtype="Int64")
+    return frame
+
+
+def _step_record(row: Mapping[Any, Any]) -> StepRecord:
+    values = {item.name: row[item.name] for item in fields(StepRecord) if item.name not in _STEP_BUFFERS}
+    for counter in _STEP_BUFFERS:
+        prefix = f"{counter}."
+        values[counter] = {
+            name.removeprefix(prefix): count
+            for name, count in row.items()
+            if name.startswith(prefix) and count
+        }
+    return StepRecord(**values)
+
+
+def _request_record(row: Mapping[Any, Any]) -> RequestRecord:
+    import pandas as pd
+
+    values = {item.name: row[item.name] for item in fields(RequestRecord)}
+    for name in _REQUEST_LISTS:
+        values[name] = tuple(int(item) for item in values[name])
+    for name in (*_REQUEST_NULLABLE, "error"):
+        values[name] = None if pd.isna(values[name]) else values[name]
+    return RequestRecord(**values)

@@ -1,0 +1,183 @@
+"""From the runs of an experiment to what summary.json and summary.csv hold: pure functions.
+
+Warm-up, failed and interrupted runs never enter a statistic; they are counted.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from suite.checks import Finding
+from suite.record import Metric, RunRecord, Status, TokenVerdict
+
+SUMMARY_SCHEMA_VERSION = 1
+
+_COLUMNS = (
+    "scenario",
+    "case_id",
+    "case_label",
+    "arm",
+    "metric",
+    "unit",
+    "better",
+    "num_rounds",
+    "median",
+    "minimum",
+    "maximum",
+    "reason",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSummary:
+    """A metric over rounds: median, range, and the rounds' values. None has a reason."""
+
+    name: str
+    unit: str
+    better: str
+    median: float | None
+    minimum: float | None
+    maximum: float | None
+    values: tuple[float, ...]
+    reason: str | None
+
+    @property
+    def num_rounds(self) -> int:
+        return len(self.values)
+
+
+@dataclass(frozen=True, slots=True)
+class ArmSummary:
+    """One arm of one case over its measured rounds. `tokens` adds up every run's verdict."""
+
+    scenario: str
+    case_id: str
+    case_label: str
+    case_values: Mapping[str, object]
+    arm: str
+    num_rounds: int
+    num_failed: int
+    num_interrupted: int
+    num_warmup: int
+    tokens: TokenVerdict | None
+    metrics: Mapping[str, MetricSummary]
+    findings: tuple[Finding, ...]
+
+    @property
+    def is_valid(self) -> bool:
+        return self.num_rounds > 0 and not self.findings
+
+
+def summarise(runs: Sequence[RunRecord], findings: Sequence[Finding]) -> tuple[ArmSummary, ...]:
+    """One summary for each case and arm, in the order they first ran."""
+    groups: dict[tuple[str, str, str], list[RunRecord]] = {}
+    for run in runs:
+        groups.setdefault((run.scenario, run.case_id, run.arm), []).append(run)
+    return tuple(_summarise_arm(group, findings) for group in groups.values())
+
+
+def _summarise_arm(runs: Sequence[RunRecord], findings: Sequence[Finding]) -> ArmSummary:
+    measured = [run for run in runs if run.status is Status.COMPLETED and not run.is_warmup]
+    run_ids = {run.run_id for run in runs}
+    names = dict.fromkeys(name for run in measured for name in run.metrics)
+    return ArmSummary(
+        scenario=runs[0].scenario,
+        case_id=runs[0].case_id,
+        case_label=runs[0].case_label,
+        case_values=runs[0].case_values,
+        arm=runs[0].arm,
+        num_rounds=len(measured),
+        num_failed=sum(run.status is Status.FAILED for run in runs),
+        num_interrupted=sum(run.status is Status.INTERRUPTED for run in runs),
+        num_warmup=sum(run.is_warmup for run in runs),
+        tokens=add_tokens(run.tokens for run in runs),
+        metrics={
+            name: _over_rounds([run.metrics[name] for run in measured if name in run.metrics])
+            for name in names
+        },
+        findings=tuple(finding for finding in findings if finding.run_id in run_ids),
+    )
+
+
+def _over_rounds(metrics: Sequence[Metric]) -> MetricSummary:
+    values = tuple(metric.value for metric in metrics if metric.value is not None)
+    first = metrics[0]
+    return MetricSummary(
+        name=first.name,
+        unit=first.unit,
+        better=first.better,
+        median=statistics.median(values) if values else None,
+        minimum=min(values, default=None),
+        maximum=max(values, default=None),
+        values=values,
+        reason=None if values else first.reason,
+    )
+
+
+def add_tokens(verdicts: Iterable[TokenVerdict | None]) -> TokenVerdict | None:
+    """The verdicts of several runs as one; None where no run was checked."""
+    checked = [verdict for verdict in verdicts if verdict is not None]
+    if not checked:
+        return None
+    return TokenVerdict(
+        num_checked=sum(verdict.num_checked for verdict in checked),
+        num_right=sum(verdict.num_right for verdict in checked),
+        num_wrong=sum(verdict.num_wrong for verdict in checked),
+        num_ties=sum(verdict.num_ties for verdict in checked),
+        num_requests_right=sum(verdict.num_requests_right for verdict in checked),
+        num_requests_wrong=sum(verdict.num_requests_wrong for verdict in checked),
+        first_wrong=next((v.first_wrong for v in checked if v.first_wrong is not None), None),
+    )
+
+
+def to_document(
+    arms: Sequence[ArmSummary],
+    findings: Sequence[Finding],
+    skipped: Sequence[tuple[str, str]],
+    is_interrupted: bool,
+) -> dict[str, object]:
+    """What summary.json holds."""
+    return {
+        "schema_version": SUMMARY_SCHEMA_VERSION,
+        "status": "interrupted" if is_interrupted else "completed",
+        "arms": [_arm_document(arm) for arm in arms],
+        "findings": [asdict(finding) for finding in findings],
+        "skipped": [{"scenario": name, "reason": reason} for name, reason in skipped],
+    }
+
+
+def _arm_document(arm: ArmSummary) -> dict[str, object]:
+    return {
+        "scenario": arm.scenario,
+        "case_id": arm.case_id,
+        "case_label": arm.case_label,
+        "case_values": dict(arm.case_values),
+        "arm": arm.arm,
+        "num_rounds": arm.num_rounds,
+        "num_failed": arm.num_failed,
+        "num_interrupted": arm.num_interrupted,
+        "num_warmup": arm.num_warmup,
+        "is_valid": arm.is_valid,
+        "tokens": arm.tokens.model_dump(mode="json") if arm.tokens else None,
+        "metrics": {
+            name: {**asdict(metric), "num_rounds": metric.num_rounds} for name, metric in arm.metrics.items()
+        },
+    }
+
+
+def to_csv(arms: Sequence[ArmSummary]) -> str:
+    """What summary.csv holds: a line for each case, arm and metric; an undefined value is empty."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(_COLUMNS)
+    for arm in arms:
+        where = (arm.scenario, arm.case_id, arm.case_label, arm.arm)
+        for metric in arm.metrics.values():
+            figures = (metric.median, metric.minimum, metric.maximum)
+            about = (metric.name, metric.unit, metric.better, metric.num_rounds)
+            writer.writerow([*where, *about, *figures, metric.reason])
+    return text.getvalue()

@@ -1,0 +1,400 @@
+"""The process that runs one case's arms: the only file of the suite that reaches the engine.
+
+Started by suite/experiment.py, it obeys commands from its standard input and answers on
+its standard output. It dies with the suite: the end of its input ends it at once, whatever it is doing.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import queue
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from runner.core import DeviceError, FinishReason, RequestState, RunnerError
+from runner.device.base import Device, open_device
+from runner.engine import Engine
+from runner.measure import Recorder, StepRecord, Timeline, now_ns
+from suite.arrivals import ScheduledArrivals
+from suite.environment import DeviceFacts, utc_text
+from suite.errors import SuiteError
+from suite.metrics import NONE_COMPLETED, is_completed, run_metrics
+from suite.protocol import (
+    Close,
+    Finished,
+    OpenCase,
+    Opened,
+    Progress,
+    Refused,
+    RunArm,
+    StorageFailed,
+    read_command,
+    unpack_case,
+)
+from suite.record import Failure, RequestRecord, RunRecord, Status, TokenVerdict
+from suite.store import RunFolder
+from suite.workload import Workload, WorkloadRequest, build_workload
+
+if TYPE_CHECKING:
+    from suite.oracle import Check, Oracle
+    from suite.scenario import Case
+
+PROGRESS_PERIOD_NS = 500_000_000
+MAX_DETAIL = 4000
+MAX_SHOWN_REQUESTS = 3
+
+Send = Callable[[Opened | Refused | Progress | Finished | StorageFailed], None]
+
+
+def main() -> None:
+    """Serve commands until told to close; exits with 0 then, with 1 where the input just ends."""
+    replies = _take_stdout()
+    commands = _listen(_take_stdin())
+
+    def send(reply: Opened | Refused | Progress | Finished | StorageFailed) -> None:
+        replies.write(reply.line())
+        replies.flush()
+
+    opening = commands.get()
+    if isinstance(opening, OpenCase):
+        serve(opening, commands.get, send)
+
+
+def _take_stdout() -> BinaryIO:
+    """Standard output for us alone: whatever prints to it later reaches standard error instead."""
+    replies = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    return replies
+
+
+def _take_stdin() -> BinaryIO:
+    """Standard input for us alone: no child may read our commands."""
+    commands = os.fdopen(os.dup(0), "rb")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    return commands
+
+
+def _listen(source: BinaryIO) -> queue.SimpleQueue[OpenCase | RunArm | Close]:
+    """Reads commands on a thread, so that the suite's death is seen in the middle of a step too."""
+    commands: queue.SimpleQueue[OpenCase | RunArm | Close] = queue.SimpleQueue()
+
+    def listen() -> None:
+        for line in source:
+            command = read_command(line)
+            commands.put(command)
+            if isinstance(command, Close):
+                return
+        os._exit(1)
+
+    threading.Thread(target=listen, name="commands", daemon=True).start()
+    return commands
+
+
+def serve(opening: OpenCase, next_command: Callable[[], OpenCase | RunArm | Close], send: Send) -> None:
+    """Open the case, run arms until Close, or until a run left the device in an unknown state."""
+    try:
+        case = unpack_case(opening.case)
+        workload = build_workload(case, opening.seed)
+        _check_hash(workload, opening)
+        device, oracle = _open(opening.device, case)
+    except Exception as error:
+        send(Refused(failure=_failure(error)))
+        return
+    try:
+        send(Opened(device=DeviceFacts(**asdict(device.info))))
+        case_runner = CaseRunner(case, workload, opening, device, oracle, send)
+        while isinstance(command := next_command(), RunArm):
+            try:
+                finished = case_runner.run(command)
+            except SuiteError as error:
+                send(StorageFailed(message=str(error)))
+                return
+            send(finished)
+            if finished.is_leaving:
+                return
+    finally:
+        device.close()
+
+
+def _open(kind: str, case: Case) -> tuple[Device, Oracle]:
+    """The device and the oracle. Each loads a model for seconds: at once, where in two processes."""
+    if kind == "inline":  # one process must not import torch on two threads
+        oracle = _make_oracle(case)
+        return open_device(kind, case.model_spec, case.runner_config), oracle
+    with ThreadPoolExecutor(1) as pool:
+        making = pool.submit(_make_oracle, case)
+        device = open_device(kind, case.model_spec, case.runner_config)
+        try:
+            return device, making.result()
+        except BaseException:
+            device.close()
+            raise
+
+
+def _make_oracle(case: Case) -> Oracle:
+    """With as many threads as the device has, which is idle when the oracle works."""
+    from suite.oracle import Oracle
+
+    return Oracle(case.model_spec, case.runner_config.num_threads)
+
+
+def _check_hash(workload: Workload, opening: OpenCase) -> None:
+    if workload.hash != opening.workload_hash:
+        raise SuiteError(
+            f"the workload has hash {workload.hash}, it had {opening.workload_hash} when the "
+            "experiment began: a file it is made of has changed; run again"
+        )
+
+
+def _failure(error: Exception) -> Failure:
+    """An exception as a value; a user's mistake needs no traceback."""
+    if isinstance(error, DeviceError):
+        return Failure(kind="device", message=str(error), detail=error.traceback_text[-MAX_DETAIL:])
+    if isinstance(error, (SuiteError, RunnerError)):
+        return Failure(kind="refused", message=str(error))
+    text = "".join(traceback.format_exception(error))
+    message = f"{type(error).__name__}: {error}"
+    return Failure(kind="error", message=message, detail=text[-MAX_DETAIL:])
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """One engine's run, as raw values; of an engine that could not be made there are none."""
+
+    started_utc: str
+    duration_s: float
+    arrivals: ScheduledArrivals
+    states: Mapping[str, RequestState]
+    timelines: Mapping[str, Timeline]
+    steps: Sequence[StepRecord]
+    failure: Failure | None
+
+
+class CaseRunner:
+    """Runs arms of one case, each on a fresh engine, over one device and one oracle."""
+
+    def __init__(
+        self,
+        case: Case,
+        workload: Workload,
+        opening: OpenCase,
+        device: Device,
+        oracle: Oracle,
+        send: Send,
+    ) -> None:
+        self._case = case
+        self._workload = workload
+        self._opening = opening
+        self._device = device
+        self._oracle = oracle
+        self._send = send
+
+    def run(self, command: RunArm) -> Finished:
+        """One run, its record made and its tables stored. SuiteError where the disk refuses."""
+        outcome = self._measure()
+        self._send(Progress(phase="check"))
+        requests = self._requests(outcome)
+        failure = outcome.failure or _nothing_completed(requests)
+        try:
+            checks = self._check(requests)
+        except Exception as error:
+            checks, failure = {}, failure or _failure(error)
+        requests = [_with_check(request, checks.get(request.request_id)) for request in requests]
+        self._store(command.run_id, outcome, requests)
+        record = self._record(command, outcome, requests, checks, failure)
+        return Finished(record=record, is_leaving=outcome.failure is not None)
+
+    def _measure(self) -> _Outcome:
+        """The timed part: nothing in it but the engine, and a word of progress now and then."""
+        recorder = Recorder()
+        states: Mapping[str, RequestState] = {}
+        failure = None
+        gc.collect()
+        started_utc = utc_text(datetime.now(UTC))
+        arrivals = ScheduledArrivals(self._workload.requests, self._opening.is_timed)
+        try:
+            engine = Engine(self._case.model_spec, self._case.runner_config, self._device)
+            recorder, states = engine.recorder, engine.requests
+            arrivals.start(_Reporter(recorder, len(self._workload.requests), self._send).poll)
+            engine.run(arrivals)
+        except Exception as error:
+            failure = _failure(error)
+        duration_s = (now_ns() - arrivals.start_ns) / 1e9
+        return _Outcome(
+            started_utc,
+            duration_s,
+            arrivals,
+            states,
+            recorder.timelines,
+            recorder.steps,
+            failure,
+        )
+
+    def _requests(self, outcome: _Outcome) -> list[RequestRecord]:
+        return [
+            request_record(
+                item,
+                outcome.arrivals.scheduled_ns(index),
+                outcome.states.get(item.request.request_id),
+                outcome.timelines.get(item.request.request_id),
+            )
+            for index, item in enumerate(self._workload.requests)
+        ]
+
+    def _check(self, requests: Sequence[RequestRecord]) -> Mapping[str, Check]:
+        """Every completed request held against the oracle."""
+        asked = {item.request.request_id: item.request for item in self._workload.requests}
+        return {
+            request.request_id: self._oracle.check(asked[request.request_id], request.output_ids)
+            for request in requests
+            if is_completed(request)
+        }
+
+    def _store(self, run_id: str, outcome: _Outcome, requests: Sequence[RequestRecord]) -> None:
+        if self._opening.folder is None:
+            return
+        folder = RunFolder(Path(self._opening.folder))
+        folder.write_steps(run_id, outcome.steps)
+        folder.write_requests(run_id, requests)
+
+    def _record(
+        self,
+        command: RunArm,
+        outcome: _Outcome,
+        requests: Sequence[RequestRecord],
+        checks: Mapping[str, Check],
+        failure: Failure | None,
+    ) -> RunRecord:
+        tokens, token_notes = _verdict(checks)
+        return RunRecord(
+            run_id=command.run_id,
+            scenario=self._case.scenario.name,
+            case_id=self._case.case_id,
+            case_label=self._case.label,
+            case_values=dict(self._case.values),
+            arm=command.arm,
+            round=command.round,
+            is_warmup=command.is_warmup,
+            status=Status.COMPLETED if failure is None else Status.FAILED,
+            device=self._opening.device,
+            seed=self._opening.seed,
+            workload_hash=self._workload.hash,
+            started_utc=outcome.started_utc,
+            duration_s=outcome.duration_s,
+            metrics=run_metrics(requests, outcome.steps, outcome.duration_s),
+            tokens=tokens,
+            failure=failure,
+            notes=(*self._workload.notes, *token_notes),
+            num_steps=len(outcome.steps),
+            num_requests=len(self._workload.requests),
+        )
+
+
+class _Reporter:
+    """Tells the suite how far a run is, at most twice a second: a line of 100 bytes on a pipe."""
+
+    def __init__(self, recorder: Recorder, num_requests: int, send: Send) -> None:
+        self._recorder = recorder
+        self._num_requests = num_requests
+        self._send = send
+        self._next_ns = now_ns() + PROGRESS_PERIOD_NS
+
+    def poll(self, time_ns: int, num_sent: int) -> None:
+        if time_ns < self._next_ns:
+            return
+        self._next_ns = time_ns + PROGRESS_PERIOD_NS
+        self._send(
+            Progress(
+                phase="run",
+                num_steps=len(self._recorder.steps),
+                num_sent=num_sent,
+                num_requests=self._num_requests,
+            )
+        )
+
+
+def request_record(
+    item: WorkloadRequest,
+    scheduled_ns: int,
+    state: RequestState | None,
+    timeline: Timeline | None,
+) -> RequestRecord:
+    """What became of one request; without a state the run ended before it was handed over."""
+    request = item.request
+    reason, error = _ending(state)
+    return RequestRecord(
+        request_id=request.request_id,
+        kind=item.kind,
+        num_prompt_tokens=len(request.prompt),
+        num_image_tokens=item.num_image_tokens,
+        num_images=len(request.prompt.images),
+        requested_output_tokens=request.sampling.max_tokens,
+        num_output_tokens=len(state.output_ids) if state else 0,
+        scheduled_ns=scheduled_ns,
+        sent_ns=timeline.sent_ns if timeline else scheduled_ns,
+        first_scheduled_ns=timeline.first_scheduled_ns if timeline else None,
+        token_ns=tuple(timeline.token_ns) if timeline else (),
+        finished_ns=timeline.finished_ns if timeline else None,
+        finish_reason=reason.value,
+        error=error,
+        num_preemptions=state.num_preemptions if state else 0,
+        num_recomputed_tokens=state.num_recomputed if state else 0,
+        output_ids=tuple(state.output_ids) if state else (),
+    )
+
+
+def _ending(state: RequestState | None) -> tuple[FinishReason, str | None]:
+    if state is None:
+        return FinishReason.ABORTED, "the run ended before this request was handed over"
+    if state.finish_reason is None:
+        return FinishReason.ABORTED, "the run ended before this request did"
+    return state.finish_reason, state.error
+
+
+def _with_check(request: RequestRecord, check: Check | None) -> RequestRecord:
+    if check is None:
+        return request
+    return replace(
+        request,
+        num_tokens_right=check.num_right,
+        num_tokens_wrong=check.num_wrong,
+        num_tokens_tied=check.num_ties,
+    )
+
+
+def _nothing_completed(requests: Sequence[RequestRecord]) -> Failure | None:
+    if any(is_completed(request) for request in requests):
+        return None
+    causes = [request.error for request in requests if request.error]
+    return Failure(kind="requests", message=f"{NONE_COMPLETED}: {causes[0] if causes else 'there was none'}")
+
+
+def _verdict(checks: Mapping[str, Check]) -> tuple[TokenVerdict | None, list[str]]:
+    """All requests' checks as one verdict, and in words where the first wrong tokens are."""
+    if not checks:
+        return None, []
+    from suite.oracle import verdict
+
+    tokens, note = verdict(checks)
+    wrong = [(name, check) for name, check in checks.items() if check.first_wrong is not None]
+    notes = [note] if note else []
+    notes += [
+        f"request {name}: output token {check.first_wrong} is the first wrong one; from token "
+        f"{check.shown_from} on {list(check.expected)} was expected, {list(check.produced)} came"
+        for name, check in wrong[:MAX_SHOWN_REQUESTS]
+    ]
+    return tokens, notes
+
+
+if __name__ == "__main__":
+    sys.exit("started by `python -m suite`; not a command of its own")

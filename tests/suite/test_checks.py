@@ -1,0 +1,115 @@
+"""Each rule of validity: kept by an honest run, broken by a planted fault."""
+
+from __future__ import annotations
+
+import pytest
+from records import failed_request, make_request, make_run, make_step
+
+from suite.checks import RULES, check_run, check_runs
+from suite.record import Failure, Status
+
+REQUESTS = [make_request("a", num_prompt_tokens=8), make_request("b", num_prompt_tokens=4)]
+# 8 + 4 prompt positions and all but the last of 3 + 3 outputs
+STEPS = [
+    make_step(0, 0, 10, "prefill", num_tokens=12),
+    make_step(1, 10, 20, num_tokens=2),
+    make_step(2, 20, 30, num_tokens=2),
+]
+
+
+def rules(run, requests=REQUESTS, steps=STEPS):
+    return [finding.rule for finding in check_run(run, requests, steps)]
+
+
+def test_an_honest_run_breaks_no_rule():
+    assert rules(make_run(REQUESTS, STEPS)) == []
+
+
+def test_wrong_tokens_are_told_with_their_first_place():
+    (finding,) = check_run(make_run(REQUESTS, STEPS, num_wrong=2), REQUESTS, STEPS)
+    assert finding.rule == "tokens-wrong" and not finding.is_timing
+    assert finding.message == "2 of 6 output tokens are wrong; the first: request a, output token 1"
+    assert finding.remedy
+
+
+def test_a_run_whose_tokens_nobody_checked_is_not_valid():
+    assert rules(make_run(REQUESTS, STEPS, tokens=None)) == ["tokens-unchecked"]
+
+
+def test_a_failed_run_is_told_with_its_cause():
+    failure = Failure(kind="timeout", message="the run took longer than 5 s")
+    (finding,) = check_run(make_run(status=Status.FAILED, failure=failure), [], [])
+    assert finding.rule == "run-failed" and finding.message == "the run took longer than 5 s"
+
+
+def test_failed_requests_are_counted_and_named_by_cause():
+    requests = [*REQUESTS, failed_request("c", "17 image placeholders")]
+    (finding,) = check_run(make_run(requests, STEPS), requests, STEPS)
+    assert finding.rule == "requests-failed"
+    assert finding.message == "1 of 3 requests failed; the first: 17 image placeholders"
+
+
+@pytest.mark.parametrize("requests", [REQUESTS[:1], [*REQUESTS, REQUESTS[0]]])
+def test_a_request_that_got_lost_or_came_twice_breaks_conservation(requests):
+    assert "requests-conserved" in rules(make_run(REQUESTS, STEPS), requests)
+
+
+def test_positions_computed_too_often_or_too_seldom_break_conservation():
+    assert rules(make_run(REQUESTS, STEPS), steps=STEPS[:2]) == ["tokens-conserved"]
+    assert rules(make_run(REQUESTS, STEPS), steps=[*STEPS, make_step(3, 30, 40, num_tokens=1)]) == [
+        "tokens-conserved"
+    ]
+
+
+def test_recomputed_positions_are_accounted_for():
+    requests = [
+        make_request("a", num_prompt_tokens=8, num_recomputed_tokens=9, num_preemptions=1),
+        REQUESTS[1],
+    ]
+    steps = [*STEPS, make_step(3, 30, 40, "prefill", num_tokens=9)]
+    assert rules(make_run(requests, steps), requests, steps) == []
+
+
+def test_conservation_is_undefined_where_a_request_was_dropped_half_way():
+    dropped = make_request("c", finish_reason="aborted", error="the run ended before this request did")
+    requests = [*REQUESTS, dropped]
+    assert rules(make_run(requests, STEPS), requests) == ["requests-failed"]
+
+
+def test_a_request_may_wait_for_the_step_that_runs_but_no_longer():
+    in_time = [make_request("a", num_prompt_tokens=8, scheduled_ms=0, sent_ms=25), REQUESTS[1]]
+    assert rules(make_run(in_time, STEPS), in_time) == []
+    late = [make_request("a", num_prompt_tokens=8, scheduled_ms=0, sent_ms=45), REQUESTS[1]]
+    (finding,) = check_run(make_run(late, STEPS), late, STEPS)
+    assert finding.rule == "off-schedule" and finding.is_timing
+    assert "45.0 ms after its scheduled time" in finding.message
+
+
+def test_a_request_sent_before_its_time_is_off_schedule():
+    early = [make_request("a", num_prompt_tokens=8, scheduled_ms=10, sent_ms=4), REQUESTS[1]]
+    assert rules(make_run(early, STEPS), early) == ["off-schedule"]
+
+
+def test_one_measured_round_is_too_few_and_warm_ups_do_not_count():
+    runs = [
+        make_run(REQUESTS, STEPS, run_id="w", is_warmup=True),
+        make_run(REQUESTS, STEPS, run_id="r0"),
+    ]
+    (finding,) = check_runs(runs, lambda _: REQUESTS, lambda _: STEPS)
+    assert finding.rule == "too-few-rounds" and finding.run_id == "r0"
+    assert (
+        check_runs([*runs, make_run(REQUESTS, STEPS, run_id="r1")], lambda _: REQUESTS, lambda _: STEPS) == []
+    )
+
+
+def test_interrupted_and_warm_up_runs_are_not_judged():
+    runs = [
+        make_run(status=Status.INTERRUPTED, run_id="r0"),
+        make_run(REQUESTS, STEPS, num_wrong=1, is_warmup=True, run_id="w"),
+    ]
+    assert check_runs(runs, lambda _: REQUESTS, lambda _: STEPS) == []
+
+
+def test_every_rule_says_what_it_asks_and_what_to_do():
+    for name, rule in RULES.items():
+        assert rule.name == name and len(rule.text) > 10 and len(rule.remedy) > 10

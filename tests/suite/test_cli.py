@@ -1,0 +1,335 @@
+"""argv in, exit code and words out: in this process for most, as a real command for a few."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from bad_inputs import BAD_INPUTS, GOOD, BadInput
+from records import failed_request, make_request, make_run, make_step
+from typer.testing import CliRunner
+
+from runner.core import RunnerError
+from suite import commands
+from suite.cli import app
+from suite.environment import DeviceFacts
+from suite.metrics import DEFINITIONS
+from suite.record import Failure, Status
+from suite.store import RunFolder, load_run
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def scenario(tmp_path):
+    file = tmp_path / "scenario.yaml"
+    file.write_text(GOOD)
+    return file
+
+
+def assert_refused(result, *words):
+    """Exit code 2 and one message on standard error, nothing on standard output, no traceback."""
+    assert result.exit_code == 2, result.output
+    assert result.stdout == "" and "Traceback" not in result.stderr
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    for word in words:
+        assert word in result.stderr
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize("bad", BAD_INPUTS, ids=lambda bad: bad.name)
+def test_bad_input_ends_a_command_with_code_two_and_nothing_done(bad: BadInput, tmp_path):
+    file = bad.write(tmp_path)
+    options = [part for text in bad.overrides for part in ("--set", text)]
+    result = invoke("run", file, "-o", tmp_path / "results", *options)
+    assert_refused(result, "error: ", *bad.expect)
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run"], "Missing argument"),
+        (["run", "scenario.yaml", "--no-such-option"], "No such option"),
+        (["rnu"], "No such command"),
+        (["run", "scenario.yaml", "--rounds", "0"], "--rounds 0: it must be a whole number from 1 to 10000"),
+        (["run", "scenario.yaml", "--rounds", "two"], "Invalid value for '--rounds'"),
+        (["run", "scenario.yaml", "--seed", "-1"], "--seed -1"),
+        (["run", "scenario.yaml", "--device", "cuda"], "this version runs on the CPU only"),
+        (["run", "scenario.yaml", "--device", "gpu"], "it must be one of: auto, cuda, process, inline"),
+        (["run", "scenario.yaml", "--arms", "snyc"], "did you mean sync"),
+        (["run", "scenario.yaml", "--arms", ""], "is no arm"),
+        (["run", "scenario.yaml", "--set", "rounds"], "no key=value"),
+        (["run", "missing.yaml"], "no such file"),
+        (["run", "empty"], "no *.yaml file in this directory"),
+        (["check", "missing.yaml"], "no such file"),
+        (["validate", "missing.yaml"], "no such file"),
+        (["expand", "missing.yaml"], "no such file"),
+        (["report", "empty"], "is not the folder of a run"),
+        (["report", "missing"], "is not the folder of a run"),
+        (["list", "model"], "'model' is not one of"),
+    ],
+)
+def test_wrong_usage_ends_with_code_two_and_one_message(arguments, words, scenario, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    assert_refused(invoke(*arguments), words)
+
+
+def test_one_bad_file_among_good_ones_leaves_nothing_half_done(scenario, tmp_path):
+    (tmp_path / "bad.yaml").write_text(GOOD.replace("rounds: 2", "rounds: 0").replace("fine", "bad"))
+    assert_refused(invoke("run", tmp_path, "-o", tmp_path / "results"), "bad.yaml", "rounds")
+    assert not (tmp_path / "results").exists()
+
+
+def test_an_output_folder_that_cannot_be_made_is_a_users_mistake(scenario, tmp_path):
+    (tmp_path / "file").write_text("")
+    assert_refused(invoke("run", scenario, "-o", tmp_path / "file"), "cannot write", "--output-dir")
+
+
+def test_a_refusal_of_the_runner_is_told_like_any_other(scenario, monkeypatch):
+    def refuse(*_):
+        raise RunnerError("runner.num_blocks is 1; raise it")
+
+    monkeypatch.setattr(commands, "make_plan", refuse)
+    assert_refused(invoke("run", scenario), "error: runner.num_blocks is 1; raise it")
+
+
+def test_ctrl_c_before_anything_ran_exits_with_130(scenario, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(commands, "make_plan", stop)
+    result = invoke("run", scenario)
+    assert result.exit_code == 130 and "Traceback" not in result.stderr
+
+
+def test_validate_tells_the_mistakes_of_every_file(tmp_path):
+    for name in ("a", "b", "c"):
+        rounds = "rounds: 2" if name == "b" else "rounds: 0"
+        (tmp_path / f"{name}.yaml").write_text(GOOD.replace("fine", name).replace("rounds: 2", rounds))
+    result = invoke("validate", tmp_path)
+    assert result.exit_code == 2
+    assert "a.yaml:13" in result.stderr and "c.yaml:13" in result.stderr and "b.yaml" not in result.stderr
+    assert "b.yaml: fine" in result.stdout
+
+
+# What needs no engine
+
+
+def test_validate_and_dry_run_say_what_would_be_run_and_write_nothing(scenario, tmp_path):
+    assert "scenario.yaml: fine (fine: 1 cases, 4 requests)" in invoke("validate", scenario).stdout
+    result = invoke("run", scenario, "--dry-run", "-o", tmp_path / "results", "--rounds", "5")
+    assert result.exit_code == 0 and "1 warm-up and 5 measured rounds" in result.stdout
+    assert "1 cases, 6 runs on device process; nothing was run" in result.stdout
+    assert not (tmp_path / "results").exists()
+
+
+def test_json_of_a_dry_run_is_the_resolved_configuration(scenario):
+    result = invoke("run", scenario, "--dry-run", "--json", "--set", "seed=9")
+    assert json.loads(result.stdout)["scenarios"][0]["seed"] == 9
+
+
+def test_expand_shows_each_case_of_a_sweep(scenario):
+    result = invoke("expand", scenario, "--set", "sweep.traffic.multimodal_ratio=[0, 0.5, 1]", "--json")
+    cases = json.loads(result.stdout)
+    assert [case["label"] for case in cases] == [
+        "multimodal_ratio=0",
+        "multimodal_ratio=0.5",
+        "multimodal_ratio=1",
+    ]
+    assert len({case["case_id"] for case in cases}) == 3
+    lines = invoke("expand", scenario).stdout.splitlines()
+    assert len(lines) == 1 and "fine: 4 requests, arms sync, 2 rounds" in lines[0]
+
+
+def test_list_names_what_options_and_scenarios_may_use(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    everything = json.loads(invoke("list", "--json").stdout)
+    assert set(everything) == {"scenarios", "models", "arms", "devices", "metrics"}
+    assert "sync" in everything["arms"] and "tiny-gemma3-vl" in everything["models"]
+    assert set(everything["metrics"]) == set(DEFINITIONS)
+    assert "scenarios/smoke.yaml" in everything["scenarios"]
+    text = invoke("list", "arms").stdout
+    assert text.startswith("arms:\n  sync") and "models" not in text
+
+
+def test_list_shows_a_broken_scenario_and_why(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "scenarios" / "deep").mkdir(parents=True)
+    (tmp_path / "scenarios" / "deep" / "bad.yaml").write_text(GOOD + "rouns: 3\n")
+    result = invoke("list", "scenarios")
+    assert result.exit_code == 0 and "cannot be loaded" in result.stdout and "rouns" in result.stdout
+
+
+# Runs, over an experiment that only hands out records
+
+
+class FakeExperiment:
+    """Keeps the records of `outcome` instead of running anything."""
+
+    outcome: tuple = ()
+    stops = False
+
+    def __init__(self, plan, folder, observer, stop, keep, on_device, is_timed=True):
+        self.folder, self.stop, self.keep, self.on_device = folder, stop, keep, on_device
+
+    def run(self):
+        self.on_device(DeviceFacts(kind="inline", name="fake", num_threads=1, torch_version="0"))
+        for record, requests, steps in self.outcome:
+            if self.folder is not None:
+                RunFolder(self.folder).write_requests(record.run_id, requests)
+                RunFolder(self.folder).write_steps(record.run_id, steps)
+            self.keep(record)
+        if self.stops:
+            self.stop.request()
+        return [record for record, _, _ in self.outcome]
+
+
+def outcomes(num_wrong=0, **changes):
+    requests = [make_request("a"), failed_request("c", "prompt <b> too long")]
+    steps = [make_step(0, 0, 10, "prefill", num_tokens=8), make_step(1, 10, 30, num_tokens=2)]
+    return [
+        (make_run(requests, steps, run_id=f"r{i}", round=i, num_wrong=num_wrong, **changes), requests, steps)
+        for i in range(2)
+    ]
+
+
+@pytest.fixture
+def run(scenario, tmp_path, monkeypatch):
+    monkeypatch.setattr(commands, "Experiment", FakeExperiment)
+
+    def run_with(outcome, *arguments, stops=False, command="run"):
+        monkeypatch.setattr(FakeExperiment, "outcome", outcome)
+        monkeypatch.setattr(FakeExperiment, "stops", stops)
+        where = ["-o", tmp_path / "results"] if command == "run" else []
+        return invoke(command, scenario, *where, *arguments)
+
+    return run_with
+
+
+def only_folder(tmp_path):
+    (folder,) = (tmp_path / "results").iterdir()
+    return folder
+
+
+def test_a_run_writes_every_file_and_ends_with_the_reports_path(run, tmp_path):
+    result = run(outcomes())
+    assert result.exit_code == 0, result.output
+    folder = only_folder(tmp_path)
+    names = {path.name for path in folder.iterdir()}
+    assert names == {
+        "config.yaml",
+        "environment.json",
+        "runs.jsonl",
+        "steps",
+        "requests",
+        "summary.json",
+        "summary.csv",
+        "report.html",
+    }
+    assert result.stdout.rstrip().endswith(f"report: {folder / 'report.html'}")
+    assert "\x1b" not in result.output
+    loaded = load_run(folder)
+    assert loaded.environment["device"]["kind"] == "inline" and not loaded.is_interrupted
+    assert [finding.rule for finding in loaded.validity] == ["requests-failed"] * 2
+    assert loaded.config[0]["name"] == "fine" and loaded.summary["status"] == "completed"
+
+
+def test_json_puts_one_strict_document_on_standard_output(run):
+    def refuse(name):
+        raise AssertionError(f"{name} in strict JSON")
+
+    result = run(outcomes(), "--json")
+    document = json.loads(result.stdout, parse_constant=refuse)
+    assert document["status"] == "completed" and document["arms"][0]["num_rounds"] == 2
+    assert Path(document["report"]).is_file()
+
+
+@pytest.mark.parametrize(
+    ("outcome", "stops", "code"),
+    [
+        (outcomes(), False, 0),
+        (outcomes(num_wrong=1), False, 1),
+        (outcomes(status=Status.FAILED, failure=Failure(kind="worker died", message="by SIGKILL")), False, 1),
+        (outcomes(), True, 130),
+        ([], False, 0),
+    ],
+    ids=["fine", "wrong tokens", "worker died", "interrupted", "nothing"],
+)
+def test_the_exit_code_tells_how_it_ended_and_a_report_is_always_written(run, tmp_path, outcome, stops, code):
+    assert run(outcome, stops=stops).exit_code == code
+    folder = only_folder(tmp_path)
+    assert (folder / "report.html").stat().st_size > 0
+    assert load_run(folder).is_interrupted == stops
+
+
+def test_a_report_made_anew_of_a_killed_run_is_marked_and_of_a_finished_one_is_the_same(run, tmp_path):
+    run(outcomes())
+    folder = only_folder(tmp_path)
+    before = (folder / "summary.json").read_bytes()
+    assert invoke("report", folder).exit_code == 0
+    assert (folder / "summary.json").read_bytes() == before
+    for name in ("summary.json", "summary.csv", "report.html"):
+        (folder / name).unlink()
+    result = invoke("report", folder)
+    assert result.exit_code == 0 and "interrupted: these are partial results" in result.stdout
+    assert json.loads((folder / "summary.json").read_text())["status"] == "interrupted"
+    assert invoke("report", folder, "--json").exit_code == 0
+
+
+def test_check_prints_right_wrong_and_ties_and_fails_on_a_wrong_one(run):
+    result = run(outcomes()[:1], command="check")
+    assert result.exit_code == 0 and "smoke, sync: 3 right, 0 wrong, 0 ties of 3 tokens" in result.stdout
+    result = run(outcomes(num_wrong=1)[:1], "--json", command="check")
+    assert result.exit_code == 1 and json.loads(result.stdout)[0]["tokens"]["num_wrong"] == 1
+
+
+def test_the_label_is_in_the_folders_name_whatever_it_holds(run, tmp_path):
+    run(outcomes(), "--label", "../über $HOME")
+    assert only_folder(tmp_path).name.partition("-")[2].startswith("uber-home-")
+
+
+# As a real command
+
+
+def command(*arguments, cwd=ROOT, **env):
+    return subprocess.run(
+        [sys.executable, "-m", "suite", *map(str, arguments)],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **env},
+        capture_output=True,
+        timeout=120,
+    )
+
+
+def test_a_mistake_at_the_real_command_line_is_one_message_in_any_locale(tmp_path):
+    file = tmp_path / "测试.yaml"
+    file.write_text(GOOD.replace("rounds: 2", "rouns: 2"))
+    done = command("run", file, LC_ALL="C", PYTHONUTF8="0", PYTHONIOENCODING="ascii")
+    assert done.returncode == 2 and done.stdout == b"" and b"Traceback" not in done.stderr
+    assert b"did you mean rounds" in done.stderr
+
+
+def test_help_and_validate_never_load_what_is_slow(tmp_path):
+    code = (
+        "import sys\n"
+        "from typer.testing import CliRunner\n"
+        "from suite.cli import app\n"
+        "for argv in (['--help'], ['validate', 'scenarios/smoke.yaml'], ['list', 'metrics']):\n"
+        "    assert CliRunner().invoke(app, argv).exit_code == 0, argv\n"
+        "slow = {'torch', 'transformers', 'pandas', 'plotly', 'pyarrow', 'scipy'}\n"
+        "print(sorted(slow & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "[]", done.stdout + done.stderr

@@ -1,0 +1,106 @@
+"""What paths and options come to, before anything runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from suite.errors import SuiteError
+from suite.plan import Options, find_files, for_check, make_plan
+
+TEXT = """\
+name: {name}
+model: tiny-qwen3
+traffic: {{num_requests: 2, prompt_tokens: 4, output_tokens: 4}}
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write_file(path, name=None, extra=""):
+        file = tmp_path / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(TEXT.format(name=name or file.stem) + extra)
+        return file
+
+    return write_file
+
+
+def test_a_directory_gives_its_own_yaml_files_in_order_and_none_of_its_subfolders(write, tmp_path):
+    for path in ("b.yaml", "a.yaml", "gpu/c.yaml"):
+        write(path)
+    (tmp_path / "notes.txt").write_text("")
+    assert [file.name for file in find_files([tmp_path])] == ["a.yaml", "b.yaml"]
+    assert [file.name for file in find_files([tmp_path, tmp_path / "gpu"])] == ["a.yaml", "b.yaml", "c.yaml"]
+
+
+def test_a_file_named_twice_is_run_once(write, tmp_path):
+    file = write("a.yaml")
+    assert find_files([file, tmp_path, tmp_path / "." / "a.yaml"]) == [file]
+
+
+def test_a_directory_without_scenarios_says_that_subfolders_are_not_searched(write, tmp_path):
+    write("gpu/c.yaml")
+    with pytest.raises(SuiteError, match="subfolders are not searched"):
+        find_files([tmp_path])
+
+
+def test_two_scenarios_of_one_name_are_refused_with_both_files(write):
+    with pytest.raises(SuiteError, match=r"b\.yaml: name is 'same', as in .*a\.yaml"):
+        make_plan([write("a.yaml", "same"), write("b.yaml", "same")], Options())
+
+
+def test_options_win_over_the_scenario_and_are_in_the_stored_configuration(write):
+    options = Options(rounds=7, seed=5, overrides=("traffic.num_requests=3",), arms=("sync",))
+    plan = make_plan([write("a.yaml")], options)
+    (case,) = plan.cases
+    assert (case.rounds, case.seed, case.num_requests) == (7, 5, 3)
+    document = json.loads(json.dumps(plan.document(), allow_nan=False))
+    (scenario,) = document["scenarios"]
+    assert (scenario["rounds"], scenario["seed"], scenario["traffic"]["num_requests"]) == (7, 5, 3)
+    assert document["invocation"]["set"] == ["traffic.num_requests=3"]
+    assert document["cases"][0]["workload_hash"] == case.workload_hash
+
+
+def test_auto_is_the_process_device_and_cuda_says_why_it_cannot_be(write):
+    assert make_plan([write("a.yaml")], Options()).device == "process"
+    with pytest.raises(SuiteError, match="--device cuda: this version runs on the CPU only"):
+        make_plan([write("a.yaml")], Options(device="cuda"))
+    with pytest.raises(SuiteError, match="--device proces: did you mean process"):
+        make_plan([write("a.yaml")], Options(device="proces"))
+
+
+@pytest.mark.parametrize(
+    ("arms", "words"),
+    [(("snyc",), "did you mean sync"), (("sync", "sync"), "stands twice"), (("",), "is no arm")],
+)
+def test_arms_that_are_none_are_refused(write, arms, words):
+    with pytest.raises(SuiteError, match=words):
+        make_plan([write("a.yaml")], Options(arms=arms))
+
+
+def test_a_scenario_that_this_machine_cannot_run_is_skipped_with_the_reason(write):
+    plan = make_plan([write("a.yaml", extra="requires: {min_cores: 100000}\n"), write("b.yaml")], Options())
+    assert [case.title for case in plan.cases] == ["b"]
+    assert plan.skipped[0][0] == "a" and "100000 cores" in plan.skipped[0][1]
+
+
+def test_one_bad_scenario_among_good_ones_stops_all(write, tmp_path):
+    write("a.yaml")
+    write("b.yaml", extra="round: 3\n")
+    with pytest.raises(SuiteError, match=r"b\.yaml"):
+        make_plan([tmp_path], Options())
+
+
+def test_run_ids_are_file_names_and_differ(write):
+    file = write("a.yaml", "'Łukasz / 测试 ..'", "rounds: 4\nsweep: {runner.max_num_seqs: [1, 2]}\n")
+    ids = [run.run_id for case in make_plan([file], Options()).cases for run in case.runs()]
+    assert len(set(ids)) == len(ids) == 10
+    assert all(Path(name).name == name and name.isascii() for name in ids)
+
+
+def test_a_check_runs_every_arm_once(write):
+    plan = for_check(make_plan([write("a.yaml", extra="rounds: 5\n")], Options()))
+    assert [(run.round, run.is_warmup) for run in plan.cases[0].runs()] == [(0, False)]

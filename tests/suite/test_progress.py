@@ -1,0 +1,145 @@
+"""What a terminal, a narrow terminal and a pipe are shown."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from records import failed_request, make_request, make_run
+from rich.console import Console
+
+from suite.checks import Finding
+from suite.plan import Options, make_plan
+from suite.progress import LineProgress, LiveProgress, make_console, make_progress, outcome, print_results
+from suite.protocol import Progress
+from suite.publish import Published
+from suite.record import Failure, Status
+from suite.summary import summarise
+
+
+@pytest.fixture
+def plan(tmp_path):
+    file = tmp_path / "a.yaml"
+    file.write_text(
+        "name: odd [red]name[/red]\nmodel: tiny-qwen3\n"
+        "traffic: {num_requests: 2, prompt_tokens: 4, output_tokens: 4}\n"
+    )
+    return make_plan([file], Options())
+
+
+def published(tmp_path, runs, **changes):
+    values = {
+        "path": tmp_path,
+        "report": tmp_path / "report.html",
+        "arms": summarise(runs, ()),
+        "findings": (),
+        "skipped": (),
+        "warnings": (),
+        "is_interrupted": False,
+    }
+    return Published(**(values | changes))
+
+
+def printed(tmp_path, runs, console=None, **changes):
+    stream = io.StringIO()
+    print_results(console(stream) if console else make_console(stream), published(tmp_path, runs, **changes))
+    return stream.getvalue()
+
+
+def drive(progress, plan):
+    (case,) = plan.cases
+    with progress:
+        progress.case_started(case)
+        for run in case.runs():
+            progress.run_started(case, run)
+            progress.run_progressed(run, Progress(phase="run", num_steps=5, num_sent=1, num_requests=2))
+            progress.run_progressed(run, Progress(phase="check"))
+            record = make_run([make_request()], round=run.round, is_warmup=run.is_warmup)
+            progress.run_finished(case, record)
+        failure = Failure(kind="timeout", message="the run took longer than [5] s")
+        progress.run_finished(case, make_run(status=Status.FAILED, failure=failure))
+
+
+def test_a_pipe_gets_a_plain_line_for_each_run(plan):
+    stream = io.StringIO()
+    progress = make_progress(make_console(stream), plan)
+    assert isinstance(progress, LineProgress)
+    drive(progress, plan)
+    text = stream.getvalue()
+    assert "\x1b" not in text and "odd [red]name[/red]: 2 requests" in text
+    assert "[1/4] sync, warm-up round 1: 3 tok/s" in text
+    assert "FAILED: timeout: the run took longer than [5] s" in text
+
+
+def test_a_terminal_gets_a_live_bar_and_keeps_what_failed(plan):
+    stream = io.StringIO()
+    console = Console(
+        file=stream, force_terminal=True, width=100, markup=False, highlight=False, color_system=None
+    )
+    progress = make_progress(console, plan)
+    assert isinstance(progress, LiveProgress)
+    drive(progress, plan)
+    assert "FAILED: timeout" in stream.getvalue() and "odd [red]name[/red]" in stream.getvalue()
+
+
+def test_a_dumb_terminal_gets_lines(plan, monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+    console = Console(file=io.StringIO(), force_terminal=True)
+    assert isinstance(make_progress(console, plan), LineProgress)
+
+
+def test_results_show_each_arm_with_tokens_throughput_n_and_latencies(tmp_path):
+    runs = [make_run([make_request()], run_id=f"r{i}", duration_s=i + 1.0) for i in range(3)]
+    text = printed(tmp_path, runs)
+    row = next(line for line in text.splitlines() if "sync" in line)
+    assert "9 tokens right" in row and "1.500 (n=3)" in row and "10 / 10" in row and "yes" in row
+    assert text.rstrip().endswith(f"report: {tmp_path / 'report.html'}")
+    assert "\x1b" not in text and "…" not in text
+
+
+def test_undefined_figures_are_na_and_wrong_tokens_shout(tmp_path):
+    runs = [make_run([failed_request()], run_id="r0"), make_run([make_request()], run_id="r1", num_wrong=1)]
+    assert "1 of 3 tokens WRONG" in printed(tmp_path, runs)
+    assert "n/a / n/a" in printed(tmp_path, runs[:1])
+
+
+def test_a_narrow_terminal_gets_one_figure_a_line_and_loses_none(tmp_path):
+    def narrow(stream):
+        return Console(
+            file=stream, force_terminal=True, width=40, markup=False, highlight=False, color_system=None
+        )
+
+    text = printed(tmp_path, [make_run([make_request()])], narrow)
+    assert "TTFT ms p50 / p99: 10 / 10" in text and "tokens: 3 tokens right" in text and "…" not in text
+
+
+def test_no_color_is_respected(tmp_path, monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    text = printed(
+        tmp_path, [make_run([make_request()])], lambda stream: Console(file=stream, force_terminal=True)
+    )
+    assert "\x1b[3" not in text and "\x1b[9" not in text
+
+
+def test_skipped_doubted_and_interrupted_are_told(tmp_path):
+    finding = Finding("r0", "off-schedule", "late by 3 s", "leave a core", True)
+    text = printed(
+        tmp_path,
+        [make_run([make_request()])],
+        findings=(finding, finding),
+        skipped=(("gpu", "needs a CUDA device"),),
+        warnings=("runs.jsonl, line 3: cut short, left out",),
+        is_interrupted=True,
+    )
+    assert text.count("INVALID (off-schedule): late by 3 s; leave a core") == 1
+    assert "skipped gpu: needs a CUDA device" in text
+    assert "warning: runs.jsonl, line 3" in text
+    assert "interrupted: these are partial results" in text
+
+
+def test_nothing_run_at_all_still_prints(tmp_path):
+    assert "report:" in printed(tmp_path, [])
+
+
+def test_an_outcome_without_throughput_says_so():
+    assert outcome(make_run([failed_request()])).startswith("no throughput, 0 steps")

@@ -1,0 +1,221 @@
+"""A run folder survives what happens to files: kills, full disks, odd names, two starts in one second."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from records import START_NS, failed_request, make_request, make_run, make_step
+
+from suite.errors import SuiteError
+from suite.record import Metric
+from suite.store import RUNS, RunFolder, load_run, safe_name, to_json
+
+NOON = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    folder = RunFolder.create(tmp_path / "results", "smoke", NOON)
+    folder.write_config({"scenarios": [{"name": "smoke"}], "skipped": []})
+    return folder
+
+
+def test_a_folder_is_named_by_utc_time_and_label(folder):
+    assert folder.path.name == "20260301T120000Z-smoke"
+    assert (folder.path / "steps").is_dir() and (folder.path / "requests").is_dir()
+
+
+def test_runs_started_in_the_same_second_never_share_a_folder(tmp_path):
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda _: RunFolder.create(tmp_path, "smoke", NOON).path, range(16)))
+    assert len(set(made)) == 16
+
+
+def test_steps_come_back_as_they_were_whatever_buffers_each_used(folder):
+    steps = [
+        make_step(
+            0, 0, 10, "prefill", copies={"staging": 1, "pixels": 2}, bytes={"staging": 64, "pixels": 9}
+        ),
+        make_step(1, 10, 20, copies={"staging": 1}, bytes={"staging": 2**53 + 1}),
+        make_step(2, 20, 30),
+    ]
+    folder.write_steps("r", steps)
+    loaded = load_run(folder.path)
+    assert loaded.step_records("r") == steps
+    frame = loaded.steps("r")
+    assert frame["copies.pixels"].tolist() == [2, 0, 0]
+    assert frame["bytes.staging"].tolist() == [64, 2**53 + 1, 0]
+    assert {str(frame[name].dtype) for name in frame if "." in name or name.endswith("_ns")} == {"int64"}
+
+
+def test_requests_come_back_as_they_were_nulls_and_big_numbers_included(folder):
+    requests = [
+        make_request("a", num_tokens_right=3, num_tokens_wrong=0, num_tokens_tied=0),
+        make_request("b", token_ms=(10,)),
+        failed_request("c", error="prompt </script> 太长 🧨\u2028"),
+    ]
+    folder.write_requests("r", requests)
+    loaded = load_run(folder.path)
+    assert loaded.request_records("r") == requests
+    frame = loaded.requests("r")
+    assert frame["first_scheduled_ns"].iloc[0] == START_NS + 5_000_000
+    assert frame["tpot_ms"].isna().tolist() == [False, True, True]
+    assert frame["undefined"].iloc[1] == "itl_ms: one output token; tpot_ms: one output token"
+
+
+def test_tables_of_no_rows_and_of_runs_that_wrote_none_have_their_columns(folder):
+    folder.write_steps("empty", [])
+    folder.write_requests("empty", [])
+    loaded = load_run(folder.path)
+    for run_id in ("empty", "never-written"):
+        assert loaded.step_records(run_id) == [] and loaded.request_records(run_id) == []
+        assert "start_ns" in loaded.steps(run_id) and "token_ns" in loaded.requests(run_id)
+
+
+def test_records_are_readable_after_every_single_append(folder):
+    for number in range(3):
+        folder.append_run(make_run([make_request()], run_id=f"r{number}", round=number))
+        assert [run.round for run in load_run(folder.path).runs] == list(range(number + 1))
+
+
+def test_a_last_line_that_a_kill_cut_off_is_left_out_with_a_warning(folder):
+    folder.append_run(make_run([make_request()]))
+    with (folder.path / RUNS).open("ab") as file:
+        file.write(to_json(make_run([make_request()]).model_dump(mode="json"))[:200])
+    loaded = load_run(folder.path)
+    assert len(loaded.runs) == 1
+    assert any("line 2: cut short" in text for text in loaded.warnings)
+    assert loaded.is_interrupted
+
+
+def test_damage_before_the_last_line_is_refused_with_file_and_line(folder):
+    folder.append_run(make_run([make_request()]))
+    path = folder.path / RUNS
+    path.write_bytes(b'{"schema_version": 1, "run_id":\n' + path.read_bytes())
+    with pytest.raises(SuiteError, match=r"runs.jsonl, line 1: not the record of a run"):
+        load_run(folder.path)
+
+
+def test_records_of_another_schema_version_are_refused_by_name(folder):
+    run = make_run([make_request()]).model_dump(mode="json") | {"schema_version": 99}
+    (folder.path / RUNS).write_bytes(to_json(run) + b"\n")
+    with pytest.raises(SuiteError, match="schema version 99, this program reads 1"):
+        load_run(folder.path)
+
+
+def test_a_metric_that_an_older_file_lacks_is_simply_absent(folder):
+    run = make_run([make_request()])
+    fewer = {name: metric for name, metric in run.metrics.items() if name != "p99_itl_ms"}
+    folder.append_run(run.model_copy(update={"metrics": fewer}))
+    assert "p99_itl_ms" not in load_run(folder.path).runs[0].metrics
+
+
+def test_what_is_no_run_folder_is_refused(tmp_path):
+    with pytest.raises(SuiteError, match=r"is not the folder of a run: it has no config\.yaml"):
+        load_run(tmp_path)
+
+
+def test_a_folder_that_cannot_be_made_is_told_with_its_path(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SuiteError, match=r"cannot write .*file.*--output-dir"):
+        RunFolder.create(tmp_path / "file" / "results", "smoke")
+
+
+def test_a_disk_that_fills_up_is_told_and_leaves_earlier_runs_intact(folder, monkeypatch):
+    folder.append_run(make_run([make_request()]))
+
+    def full(_descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(SuiteError, match=r"cannot write .*runs\.jsonl: No space left on device"):
+        folder.append_run(make_run([make_request()], run_id="second"))
+    with pytest.raises(SuiteError, match=r"cannot write .*r\.parquet: No space left"):
+        folder.write_steps("r", [make_step(0, 0, 1)])
+    monkeypatch.undo()
+    loaded = load_run(folder.path)
+    assert len(loaded.runs) == 1 and not any("cut short" in text for text in loaded.warnings)
+    assert not list((folder.path / "steps").iterdir())
+
+
+LIMITED = """
+import resource, signal, sys
+from pathlib import Path
+from records import make_request, make_run
+from suite.errors import SuiteError
+from suite.store import RunFolder
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))
+folder = RunFolder(Path(sys.argv[1]))
+try:
+    for number in range(50):
+        folder.append_run(make_run([make_request()], run_id=f"r{number}"))
+except SuiteError as error:
+    print(number, error)
+"""
+
+
+def test_a_limit_that_the_system_itself_sets_cuts_no_line_in_half(folder):
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED, str(folder.path)], env=env, capture_output=True, text=True, timeout=60
+    )
+    assert "cannot write" in done.stdout and "File too large" in done.stdout, done.stderr
+    number = int(done.stdout.split()[0])
+    loaded = load_run(folder.path)
+    assert number > 0 and len(loaded.runs) == number
+    assert not any("cut short" in text for text in loaded.warnings)
+
+
+def test_json_is_strict():
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        to_json({"x": float("nan")})
+    with pytest.raises(ValueError, match="finite"):
+        Metric(name="x", value=float("inf"), unit="s", num_samples=1, better="lower")
+    text = to_json({"name": "</script> \u2028 太 🧨 \udc80"})
+    assert json.loads(text.decode("utf-8"))["name"].startswith("</script> \u2028 太 🧨")
+
+
+def test_odd_names_survive_in_the_c_locale(tmp_path):
+    name = "Łukasz 测试 🧨 \u2028 </script>"
+    code = (
+        "import sys; from pathlib import Path; from suite.store import RunFolder, load_run\n"
+        f"name = {name!a}\n"
+        "folder = RunFolder.create(Path(sys.argv[1]), name)\n"
+        "folder.write_config({'scenarios': [{'name': name}]})\n"
+        "folder.write_environment({'name': name})\n"
+        "loaded = load_run(folder.path)\n"
+        "assert loaded.config[0]['name'] == name and loaded.environment['name'] == name, loaded\n"
+        "print(folder.path.name.isascii())"
+    )
+    env = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], env=env, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.strip() == "True", done.stderr
+
+
+def test_plain_names_stay_and_others_become_slugs_with_a_hash():
+    assert safe_name("azure-lmm_2025") == "azure-lmm_2025"
+    assert safe_name("Smoke test!").startswith("smoke-test-")
+    assert safe_name("Smoke test!") != safe_name("smoke test?")
+    assert len(safe_name("x" * 500)) <= 48
+
+
+@given(st.text(min_size=1, max_size=80), st.text(min_size=1, max_size=80))
+def test_any_two_names_give_two_safe_file_names(one, other):
+    for name in (safe_name(one), safe_name(other)):
+        assert name and Path(name).name == name and name.isascii() and len(name) <= 48
+        assert set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789-_")
+    if one != other:
+        assert safe_name(one) != safe_name(other)

@@ -1,0 +1,100 @@
+"""Medians over measured rounds; what does not count is counted apart."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pytest
+from records import failed_request, make_request, make_run
+
+from suite.checks import Finding
+from suite.metrics import empty_metrics
+from suite.record import Failure, Status
+from suite.store import to_json
+from suite.summary import summarise, to_csv, to_document
+
+
+def rounds(*durations_s):
+    return [
+        make_run([make_request()], duration_s=duration, run_id=f"r{i}", round=i)
+        for i, duration in enumerate(durations_s)
+    ]
+
+
+def test_figures_are_medians_over_measured_completed_rounds():
+    warmup = make_run([make_request()], duration_s=100.0, run_id="w0", is_warmup=True)
+    lost = make_run(
+        [make_request()],
+        run_id="r3",
+        status=Status.FAILED,
+        metrics=empty_metrics("the worker died"),
+        failure=Failure(kind="worker died", message="the worker died"),
+    )
+    cut = make_run([], run_id="r4", status=Status.INTERRUPTED, metrics=empty_metrics("stopped"))
+    (arm,) = summarise([warmup, *rounds(1.0, 2.0, 3.0), lost, cut], ())
+    throughput = arm.metrics["output_throughput"]
+    assert (throughput.median, throughput.minimum, throughput.maximum) == (1.5, 1.0, 3.0)
+    assert throughput.values == (3.0, 1.5, 1.0) and throughput.num_rounds == 3
+    assert (arm.num_rounds, arm.num_failed, arm.num_interrupted, arm.num_warmup) == (3, 1, 1, 1)
+
+
+def test_a_metric_that_no_round_has_is_null_with_the_reason():
+    runs = [make_run([failed_request()], run_id=f"r{i}") for i in range(2)]
+    (arm,) = summarise(runs, ())
+    metric = arm.metrics["median_ttft_ms"]
+    assert metric.median is None and metric.reason == "no request completed" and metric.num_rounds == 0
+
+
+def test_a_metric_that_only_some_rounds_have_counts_only_those():
+    runs = [*rounds(1.0), make_run([failed_request()], run_id="r1")]
+    (arm,) = summarise(runs, ())
+    assert arm.metrics["output_throughput"].values == (3.0,)
+
+
+def test_tokens_of_all_runs_are_added_up_and_findings_make_an_arm_invalid():
+    runs = [make_run([make_request()], run_id="r0"), make_run([make_request()], run_id="r1", num_wrong=1)]
+    finding = Finding("r1", "tokens-wrong", "1 of 3", "find the cause", False)
+    (arm,) = summarise(runs, [finding])
+    assert (arm.tokens.num_checked, arm.tokens.num_right, arm.tokens.num_wrong) == (6, 5, 1)
+    assert arm.tokens.first_wrong == ("a", 1)
+    assert not arm.is_valid and arm.findings == (finding,)
+    assert summarise(runs, ())[0].is_valid
+
+
+def test_cases_and_arms_are_kept_apart_in_the_order_they_ran():
+    runs = [
+        make_run([make_request()], run_id="1", arm="sync", case_id="b" * 16),
+        make_run([make_request()], run_id="2", arm="other", case_id="b" * 16),
+        make_run([make_request()], run_id="3", arm="sync", case_id="a" * 16),
+    ]
+    assert [(arm.case_id[0], arm.arm) for arm in summarise(runs, ())] == [
+        ("b", "sync"),
+        ("b", "other"),
+        ("a", "sync"),
+    ]
+
+
+@pytest.mark.parametrize("is_interrupted", [True, False])
+def test_the_document_is_strict_json_and_says_how_it_ended(is_interrupted):
+    arms = summarise([make_run([failed_request()], run_id="r0")], ())
+    document = json.loads(to_json(to_document(arms, (), [("gpu", "needs a CUDA device")], is_interrupted)))
+    assert document["status"] == ("interrupted" if is_interrupted else "completed")
+    assert document["skipped"] == [{"scenario": "gpu", "reason": "needs a CUDA device"}]
+    assert document["arms"][0]["metrics"]["p99_ttft_ms"]["median"] is None
+
+
+def test_the_table_has_a_line_for_each_metric_and_quotes_odd_names():
+    run = make_run([make_request()], scenario='a "name", with\nall of it', case_label="x=1, y=2")
+    rows = list(csv.DictReader(io.StringIO(to_csv(summarise([run], ())))))
+    assert len(rows) == len(run.metrics)
+    assert rows[0]["scenario"] == 'a "name", with\nall of it'
+    by_name = {row["metric"]: row for row in rows}
+    assert float(by_name["output_throughput"]["median"]) == 3.0
+    assert by_name["median_mixed_step_wall_ms"]["median"] == ""
+    assert by_name["median_mixed_step_wall_ms"]["reason"] == "no mixed step"
+
+
+def test_no_runs_give_no_arms():
+    assert summarise([], ()) == () and to_csv(()).count("\n") == 1

@@ -1,0 +1,353 @@
+"""What the worker records of a run, over an engine, a device and an oracle that do as they are told."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from records import make_step
+
+from runner.core import DeviceError, DeviceInfo, FinishReason, RequestState, RequestStatus
+from runner.measure import Recorder, Timeline, now_ns
+from suite import worker as worker_module
+from suite.arrivals import ScheduledArrivals
+from suite.plan import Options, make_plan
+from suite.protocol import (
+    Close,
+    Finished,
+    OpenCase,
+    Opened,
+    Progress,
+    Refused,
+    RunArm,
+    StorageFailed,
+    pack_case,
+    read_command,
+    read_reply,
+)
+from suite.record import Status
+from suite.store import RunFolder, load_run
+from suite.worker import serve
+from suite.workload import build_workload
+
+SCENARIO = """\
+name: fake
+model: tiny-qwen3
+traffic: {num_requests: 3, prompt_tokens: 4, output_tokens: 4, arrivals: {kind: constant, rate: 200}}
+"""
+
+
+class FakeEngine:
+    """Gives every request its tokens at once; `script` maps request index to what happens instead."""
+
+    script: Mapping[int, str] = MappingProxyType({})
+    fails_in_making = False
+
+    def __init__(self, model, config, device):
+        if self.fails_in_making:
+            raise DeviceError("the device is gone", traceback_text="Traceback: reset")
+        self.recorder = Recorder()
+        self.requests = {}
+
+    def run(self, arrivals):
+        while True:
+            for request in arrivals.due():
+                self.serve(request)
+            if not arrivals.wait():
+                return
+
+    def serve(self, request):
+        index = int(request.request_id.rpartition("-")[2])
+        action = self.script.get(index)
+        if action == "device":
+            raise DeviceError(
+                "step 7, Forward: boom", step_id=7, command="Forward", traceback_text="Traceback: x"
+            )
+        if action == "bug":
+            raise IndexError("slot 99")
+        state = RequestState(request=request, spans=(), status=RequestStatus.FINISHED)
+        timeline = Timeline(sent_ns=now_ns())
+        self.requests[request.request_id] = state
+        self.recorder.timelines[request.request_id] = timeline
+        if action == "refuse":
+            state.finish_reason, state.error = FinishReason.ERROR, "17 placeholders, 16 image tokens"
+            return
+        print("stray text that must not reach the suite")
+        state.finish_reason = FinishReason.MAX_TOKENS
+        state.output_ids = list(range(request.sampling.max_tokens))
+        timeline.first_scheduled_ns = now_ns()
+        timeline.token_ns = [now_ns() for _ in state.output_ids]
+        timeline.finished_ns = now_ns()
+        num_tokens = len(request.prompt) + len(state.output_ids) - 1
+        self.recorder.steps.append(make_step(index, index, index + 1, num_tokens=num_tokens))
+
+
+class FakeDevice:
+    info = DeviceInfo(kind="inline", name="fake", num_threads=1, torch_version="0")
+    num_closed = 0
+
+    def close(self):
+        FakeDevice.num_closed += 1
+
+
+class FakeOracle:
+    """Right, but for the request ids in `wrong`."""
+
+    wrong: tuple[str, ...] = ()
+    num_made = 0
+
+    def __init__(self, model, num_threads):
+        FakeOracle.num_made += 1
+
+    def check(self, request, output_ids):
+        from suite.oracle import Check
+
+        num = len(output_ids)
+        if request.request_id in self.wrong:
+            return Check(num_right=num - 1, num_wrong=1, first_wrong=2, expected=(5, 6), produced=(5, 9))
+        return Check(num_right=num)
+
+
+@pytest.fixture
+def case(tmp_path):
+    file = tmp_path / "fake.yaml"
+    file.write_text(SCENARIO)
+    return make_plan([file], Options()).cases[0].case
+
+
+@pytest.fixture
+def folder(tmp_path):
+    folder = RunFolder.create(tmp_path, "fake")
+    folder.write_config({"scenarios": []})
+    return folder
+
+
+@pytest.fixture
+def run(case, folder, monkeypatch):
+    """Run arms with a script of failures; returns the worker's replies."""
+    import suite.oracle
+
+    monkeypatch.setattr(worker_module, "Engine", FakeEngine)
+    monkeypatch.setattr(worker_module, "open_device", lambda kind, model, config: FakeDevice())
+    monkeypatch.setattr(suite.oracle, "Oracle", FakeOracle)
+    monkeypatch.setattr(FakeOracle, "wrong", ())
+    monkeypatch.setattr(FakeOracle, "num_made", 0)
+    monkeypatch.setattr(FakeDevice, "num_closed", 0)
+
+    def run_arms(script=None, rounds=1, workload_hash=None, is_timed=True, store=folder.path):
+        monkeypatch.setattr(FakeEngine, "script", script or {})
+        commands = iter(
+            [RunArm(run_id=f"r{i}", arm="sync", round=i, is_warmup=False) for i in range(rounds)] + [Close()]
+        )
+        replies = []
+        opening = OpenCase(
+            case=pack_case(case),
+            seed=case.scenario.seed,
+            device="inline",
+            workload_hash=workload_hash or build_workload(case, case.scenario.seed).hash,
+            folder=str(store) if store else None,
+            is_timed=is_timed,
+        )
+        serve(opening, lambda: next(commands), replies.append)
+        return replies
+
+    return run_arms
+
+
+def finished(replies):
+    return [reply for reply in replies if isinstance(reply, Finished)]
+
+
+def test_a_run_is_recorded_stored_and_its_tokens_checked(run, folder):
+    replies = run()
+    assert [type(reply) for reply in replies] == [Opened, Progress, Finished]
+    record = replies[-1].record
+    assert record.status is Status.COMPLETED and record.tokens.num_right == 12 and record.num_requests == 3
+    assert record.metrics["completed_requests"].value == 3 and record.num_steps == 3
+    assert record.metrics["median_ttft_ms"].value >= 0
+    loaded = load_run(folder.path)
+    assert [r.num_tokens_right for r in loaded.request_records("r0")] == [4, 4, 4]
+    assert len(loaded.step_records("r0")) == 3
+    assert FakeDevice.num_closed == 1
+
+
+def test_every_run_gets_a_fresh_engine_and_all_share_one_device_and_oracle(run):
+    records = [reply.record for reply in finished(run(rounds=3))]
+    assert [record.round for record in records] == [0, 1, 2]
+    assert [record.metrics["completed_requests"].value for record in records] == [3, 3, 3]
+    assert FakeOracle.num_made == 1 and FakeDevice.num_closed == 1
+
+
+def test_a_request_that_fails_alone_is_recorded_and_the_others_go_on(run, folder):
+    (reply,) = finished(run({1: "refuse"}))
+    assert reply.record.status is Status.COMPLETED and not reply.is_leaving
+    assert reply.record.metrics["failed_requests"].value == 1
+    bad = load_run(folder.path).request_records("r0")[1]
+    assert bad.error == "17 placeholders, 16 image tokens" and bad.num_tokens_right is None
+
+
+def test_a_device_error_keeps_completed_requests_and_makes_the_worker_leave(run, folder):
+    replies = run({2: "device"}, rounds=3)
+    (reply,) = finished(replies)
+    record = reply.record
+    assert reply.is_leaving and record.status is Status.FAILED
+    assert record.failure.kind == "device" and record.failure.message == "step 7, Forward: boom"
+    assert record.failure.detail == "Traceback: x"
+    assert record.metrics["completed_requests"].value == 2 and record.tokens.num_right == 8
+    rows = load_run(folder.path).request_records("r0")
+    assert [row.finish_reason for row in rows] == ["max_tokens", "max_tokens", "aborted"]
+
+
+def test_a_device_that_is_gone_before_the_run_is_a_failed_run_too(run, monkeypatch):
+    monkeypatch.setattr(FakeEngine, "fails_in_making", True)
+    (reply,) = finished(run())
+    assert reply.is_leaving and reply.record.failure.kind == "device"
+    assert reply.record.metrics["completed_requests"].value == 0 and reply.record.num_requests == 3
+
+
+def test_a_fault_of_the_program_is_a_failure_with_its_traceback(run):
+    (reply,) = finished(run({1: "bug"}))
+    assert reply.record.failure.kind == "error" and reply.record.failure.message == "IndexError: slot 99"
+    assert "in serve" in reply.record.failure.detail and reply.is_leaving
+
+
+def test_a_run_in_which_every_request_failed_is_failed_and_says_why(run):
+    (reply,) = finished(run(dict.fromkeys(range(3), "refuse")))
+    assert reply.record.status is Status.FAILED
+    assert reply.record.failure.message == "no request completed: 17 placeholders, 16 image tokens"
+    assert reply.record.tokens is None
+    assert not reply.is_leaving
+
+
+def test_wrong_tokens_are_counted_and_shown_beside_what_was_expected(run, monkeypatch):
+    monkeypatch.setattr(FakeOracle, "wrong", ("request-0001",))
+    record = finished(run())[0].record
+    assert record.tokens.num_wrong == 1 and record.tokens.first_wrong == ("request-0001", 2)
+    assert any("request-0001" in note and "[5, 6]" in note and "[5, 9]" in note for note in record.notes)
+
+
+def test_an_oracle_that_breaks_fails_the_run_but_keeps_its_times(run, monkeypatch):
+    monkeypatch.setattr(FakeOracle, "check", lambda *_: 1 / 0)
+    record = finished(run())[0].record
+    assert record.status is Status.FAILED and "ZeroDivisionError" in record.failure.message
+    assert record.metrics["completed_requests"].value == 3
+
+
+def test_a_workload_that_changed_since_the_plan_is_refused(run):
+    (reply,) = run(workload_hash="another")
+    assert isinstance(reply, Refused) and "has changed" in reply.failure.message
+
+
+def test_a_folder_that_cannot_be_written_is_told_as_such(run, tmp_path):
+    replies = run(rounds=2, store=tmp_path / "nowhere")
+    assert isinstance(replies[-1], StorageFailed) and "nowhere" in replies[-1].message
+    assert FakeDevice.num_closed == 1
+
+
+def test_a_check_stores_nothing_and_waits_for_no_arrival(run, folder):
+    (reply,) = finished(run(is_timed=False, store=None))
+    assert reply.record.tokens.num_right == 12
+    assert not list((folder.path / "steps").iterdir())
+
+
+def test_messages_survive_the_pipe(case):
+    opening = OpenCase(
+        case=pack_case(case), seed=3, device="inline", workload_hash="x", folder=None, is_timed=True
+    )
+    assert read_command(opening.line()) == opening
+    progress = Progress(phase="run", num_steps=3)
+    assert read_reply(progress.line()) == progress
+    assert opening.line().count(b"\n") == 1
+
+
+# Arrivals
+
+
+class Clock:
+    """A clock that sleeping moves, late by `late_ns` each time."""
+
+    def __init__(self, late_ns=0):
+        self.now = 1_000
+        self.late_ns = late_ns
+
+    def read(self):
+        return self.now
+
+    def sleep(self, seconds):
+        assert seconds > 0
+        self.now += round(seconds * 1e9) + self.late_ns
+
+
+class Due:
+    def __init__(self, arrival_s):
+        self.arrival_s = arrival_s
+        self.request = arrival_s
+
+
+@given(st.lists(st.floats(0, 100), min_size=1, max_size=40).map(sorted), st.integers(0, 5_000_000))
+def test_every_request_is_handed_out_once_in_order_and_never_early(times, late_ns):
+    clock = Clock(late_ns)
+    arrivals = ScheduledArrivals([Due(at) for at in times], True, clock.read, clock.sleep)
+    arrivals.start()
+    got = []
+    while True:
+        for request in arrivals.due():
+            assert clock.now >= arrivals.scheduled_ns(len(got))
+            got.append(request)
+        if not arrivals.wait():
+            break
+    assert got == times
+
+
+def test_late_sleeps_do_not_add_up():
+    clock = Clock(late_ns=100_000)
+    arrivals = ScheduledArrivals([Due(i / 200) for i in range(2000)], True, clock.read, clock.sleep)
+    arrivals.start()
+    while arrivals.wait():
+        arrivals.due()
+    assert clock.now - arrivals.start_ns < 9.995e9 + 200_000
+
+
+def test_an_untimed_run_gets_everything_at_once():
+    arrivals = ScheduledArrivals([Due(0.0), Due(50.0)], False)
+    arrivals.start()
+    assert len(arrivals.due()) == 2 and not arrivals.wait()
+
+
+# The real process
+
+
+def start_worker(tmp_path):
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    return subprocess.Popen(
+        [sys.executable, "-P", "-c", "from suite.worker import main; main()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=env,
+        cwd=tmp_path,
+    )
+
+
+def test_the_end_of_its_input_ends_the_worker_whatever_it_is_doing(tmp_path):
+    worker = start_worker(tmp_path)
+    _, errors = worker.communicate(timeout=60)
+    assert worker.returncode == 1, errors
+
+
+def test_closing_ends_the_worker_with_zero_and_refusals_come_on_its_own_stream(tmp_path, case):
+    worker = start_worker(tmp_path)
+    opening = OpenCase(
+        case=pack_case(case), seed=0, device="no-such", workload_hash="x", folder=None, is_timed=True
+    )
+    output, errors = worker.communicate(opening.line() + Close().line(), timeout=60)
+    assert worker.returncode == 0, errors
+    assert json.loads(output)["type"] == "refused"
