@@ -84,6 +84,11 @@ class Executor:
         self._compiler = StepCompiler(model, config, arm, device.host)
         self._last: InFlight | None = None
 
+    @property
+    def row_of(self) -> Mapping[str, int]:
+        """The batch row of each request of the last step launched."""
+        return self._batch.row_of
+
     def launch(self, plan: StepPlan, requests: Mapping[str, RequestState], clock: StepClock) -> InFlight:
         """Queue a step on the device."""
         with clock.phase("update_batch"):

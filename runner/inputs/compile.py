@@ -269,6 +269,8 @@ class StepCompiler:
             ]
         if choices.merge == "index":
             tokens = staging.write_token_index(self._host, step.packed)
+            if not tokens:  # every position is supplied: vLLM neither looks up nor writes
+                return []
             return [
                 Upload("token_index", 0, 0, tokens),
                 Lookup("indexed", tokens),
