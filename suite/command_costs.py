@@ -60,7 +60,7 @@ PASSES: Mapping[tuple[str, str], PassCost] = MappingProxyType(
         ("route.ids", "scatter"): PassCost(8, 0, 4),
         # flag written; derived: mask read too
         ("flags", "fill"): PassCost(1, 0, 1),
-        ("flags", "derived"): PassCost(2, 0, 12),
+        ("flags", "derived"): PassCost(2, 0, 13),
         # packed row read, row written; from the arena through a temporary
         ("place", "scatter"): PassCost(0, 2, 2),
         ("place", "gather"): PassCost(0, 4, 5),
@@ -83,7 +83,7 @@ PASSES: Mapping[tuple[str, str], PassCost] = MappingProxyType(
         ("merge", "overlay"): PassCost(0, 4, 5),
         # id read, row of the joint table read, row written; derived: mask, flag and index besides
         ("merge", "fused"): PassCost(4, 2, 1),
-        ("merge", _DERIVED): PassCost(22, 2, 17),
+        ("merge", _DERIVED): PassCost(22, 2, 19),
     }
 )
 

@@ -36,16 +36,19 @@ def with_embeds(
 def _by_ratio(needs: Sequence[Need], traffic: Traffic, seed: int) -> list[Need]:
     """The ratio of all requests, and the spliced share of those without images, both met exactly.
 
-    An image has no embeddings to hand over, so a request with images is spliced beside them.
+    An image has no embeddings to hand over, so a request with images is spliced beside them. A larger ratio
+    adds requests and leaves the kind of the others as it was.
     """
-    count = exact_share(len(needs), traffic.embeds_ratio)
     order: list[int] = seeded(seed, "embeds").permutation(len(needs)).tolist()
-    without_images = [index for index in order[:count] if not needs[index].num_images]
-    num_spliced = exact_share(len(without_images), traffic.embeds_kind.spliced)
-    is_pure = set(without_images[num_spliced:])
+    share = traffic.embeds_kind.spliced
+    num_alone = 0
     given = list(needs)
-    for index in order[:count]:
-        given[index] = replace(needs[index], embeds="pure" if index in is_pure else "spliced")
+    for index in order[: exact_share(len(needs), traffic.embeds_ratio)]:
+        is_spliced = needs[index].num_images > 0
+        if not is_spliced:
+            num_alone += 1
+            is_spliced = exact_share(num_alone, share) > exact_share(num_alone - 1, share)
+        given[index] = replace(needs[index], embeds="spliced" if is_spliced else "pure")
     return given
 
 

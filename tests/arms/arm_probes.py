@@ -48,9 +48,9 @@ class SeenStep:
     def num_tokens(self) -> int:
         return sum(row.count for row in self.rows)
 
-    def has(self, kind: type[Command], **fields: object) -> bool:
+    def has(self, command_type: type[Command], **fields: object) -> bool:
         return any(
-            isinstance(command, kind) and all(getattr(command, k) == v for k, v in fields.items())
+            isinstance(command, command_type) and all(getattr(command, k) == v for k, v in fields.items())
             for command in self.commands
         )
 

@@ -110,6 +110,7 @@ def test_a_file_saved_from_another_device_is_read_like_any(device: bytes, tmp_pa
     assert (_array(_read(path)) == tensor.numpy()).all()
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR")
 @pytest.mark.parametrize("layout", ["coo", "csr"])
 def test_a_sparse_tensor_of_four_tebibytes_is_refused_with_small_memory(layout: str, tmp_path: Path) -> None:
     size = (2**20, 2**20) if layout == "coo" else (4, 2**20)
