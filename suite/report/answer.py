@@ -1,0 +1,89 @@
+"""A scenario's answer in words, made from its runs: tokens, then throughput, then what to beware."""
+
+from __future__ import annotations
+
+from suite.report.data import ScenarioData, Series
+from suite.report.tables import token_mark, token_verdicts, tokens_cell
+from suite.report.wording import median, plural, quantity, sample_count, spread
+
+THROUGHPUT = "output_throughput"
+
+
+def answer(scenario: ScenarioData) -> str:
+    if not scenario.measured:
+        failed = sum(one.num_failed for one in scenario.series)
+        interrupted = sum(one.num_interrupted for one in scenario.series)
+        return f"Cannot tell: no measured run completed ({failed} failed, {interrupted} interrupted)."
+    return f"{_tokens(scenario)} {_throughput(scenario)}{_beware(scenario)}"
+
+
+def _tokens(scenario: ScenarioData) -> str:
+    wrong = [one for one in scenario.measured if token_mark(one) == "wrong"]
+    unchecked = [one for one in scenario.measured if token_mark(one) == "doubt"]
+    if wrong:
+        where = "; ".join(_told(scenario, one) for one in wrong[:3])
+        more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+        return f"Tokens are WRONG: {where}{more}."
+    if unchecked:
+        return f"Cannot tell whether tokens are right: {_told(scenario, unchecked[0])}."
+    verdicts = [verdict for one in scenario.measured for verdict in token_verdicts(one)]
+    requests = sum(verdict.num_requests_right for verdict in verdicts)
+    tokens = sum(verdict.num_checked for verdict in verdicts)
+    ties = sum(verdict.num_ties for verdict in verdicts)
+    return (
+        f"All {tokens:,} output tokens checked are right ({plural(requests, 'request')} in "
+        f"{plural(len(verdicts), 'run')}, warm-up included; {plural(ties, 'tie')})."
+    )
+
+
+def _told(scenario: ScenarioData, one: Series) -> str:
+    """The tokens' verdict without its sign, and whose it is where there are several."""
+    verdict = tokens_cell(one).lines[0].text.lstrip("✗? ")
+    return verdict if len(scenario.series) == 1 else f"{one.label}: {verdict}"
+
+
+def _throughput(scenario: ScenarioData) -> str:
+    told = [one for one in scenario.measured if one.values(THROUGHPUT)]
+    judged = [one for one in told if token_mark(one) != "wrong"]
+    if not told:
+        return f"Throughput cannot be told: {scenario.measured[0].reason(THROUGHPUT)}."
+    if not judged:
+        return "The speed of a run with wrong tokens is not judged."
+    if len(judged) == 1:
+        which = "" if len(scenario.series) == 1 else f" of {judged[0].label}"
+        sure = "" if len(judged[0].values(THROUGHPUT)) > 1 else " How sure that is one round cannot tell."
+        return f"Output throughput{which}: median {_rate(judged[0])}.{sure}"
+    return _extremes(judged)
+
+
+def _extremes(judged: list[Series]) -> str:
+    """The slowest and the fastest, and whether their rounds lie apart."""
+    ordered = sorted(judged, key=lambda one: median(one.values(THROUGHPUT)))
+    low, high = ordered[0], ordered[-1]
+    text = (
+        f"Median output throughput of {len(judged)} pairs of case and arm: lowest {_rate(low)} with "
+        f"{low.label}, highest {_rate(high)} with {high.label}."
+    )
+    if min(len(low.values(THROUGHPUT)), len(high.values(THROUGHPUT))) == 1:
+        return f"{text} Whether they differ one round cannot tell."
+    if max(low.values(THROUGHPUT)) >= min(high.values(THROUGHPUT)):
+        return f"{text} Whether they differ one cannot tell: their rounds overlap."
+    return f"{text} Their rounds do not overlap."
+
+
+def _rate(one: Series) -> str:
+    values = one.values(THROUGHPUT)
+    middle = quantity(median(values), "tok/s")
+    return f"{middle} ({spread(values, 'tok/s')}, {sample_count(len(values), 'round')})"
+
+
+def _beware(scenario: ScenarioData) -> str:
+    failed = sum(one.num_failed for one in scenario.series)
+    interrupted = sum(one.num_interrupted for one in scenario.series)
+    invalid = sum(len({finding.run_id for finding in one.findings}) for one in scenario.series)
+    parts = [
+        f"{plural(count, 'run')} {what}"
+        for count, what in ((failed, "failed"), (interrupted, "interrupted"), (invalid, "INVALID"))
+        if count
+    ]
+    return f" Beware: {', '.join(parts)} (see below)." if parts else ""

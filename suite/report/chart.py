@@ -1,0 +1,78 @@
+"""What all charts share: colours and marks, names as plotly can take them, axes. Knows no record.
+
+Colours are of the Okabe-Ito set, darkened where white paper needs it; dash and symbol say the same again.
+Names from a scenario are escaped, since plotly reads a little HTML in its texts.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import plotly.graph_objects as go
+
+Values = npt.NDArray[np.float64]
+
+# For light paper; `page` swaps in the colour of the same place in `DARK` on a dark screen.
+LIGHT = ("#0072b2", "#c14f00", "#00805c", "#a8508a", "#8a6a00", "#4d4d4d")
+DARK = ("#56b4e9", "#ff8c42", "#2fcf9f", "#e79cc8", "#f0e442", "#d8d8d8")
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+SYMBOLS = ("circle-open", "square-open", "diamond-open", "triangle-up-open", "cross-open", "x-open")
+MAX_SERIES = len(LIGHT)  # in one chart; more lines than that cannot be told apart
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """One chart of the page: a figure, or the reason for its absence. `caption` gives unit and n.
+
+    A trace's `meta` is its entry in the legend, which the page draws; a trace without has none.
+    """
+
+    title: str
+    caption: str = ""
+    figure: go.Figure | None = None
+    reason: str = ""
+
+
+def escape(text: str) -> str:
+    """A name as plotly shows it literally: plotly reads tags and entities in every text it draws."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def wrap(text: str, width: int = 26, max_lines: int = 3) -> str:
+    """A name broken into short lines, at words where it can be, escaped; the rest is an ellipsis."""
+    lines = textwrap.wrap(text, width, max_lines=max_lines, placeholder="…") or [""]
+    return "<br>".join(escape(line) for line in lines)
+
+
+def distinct(names: Sequence[str]) -> list[str]:
+    """Names as an axis needs them: wrapped, and numbered where two would look the same."""
+    keys: list[str] = []
+    for name in names:
+        key = wrap(name)
+        keys.append(key if key not in keys else f"{key} ({len(keys) + 1})")
+    return keys
+
+
+def categories(keys: Sequence[str]) -> dict[str, Any]:
+    """An axis of names, the first at the top; never taken for numbers or dates."""
+    return {
+        "type": "category",
+        "categoryorder": "array",
+        "categoryarray": [*reversed(keys)],
+        "range": [-0.5, len(keys) - 0.5],
+    }
+
+
+def log_axis(title: str, tickformat: str) -> dict[str, Any]:
+    """Logarithmic; with a format given, every tick says its whole number and not only its first digit."""
+    return {"title": {"text": f"{title}, logarithmic"}, "type": "log", "tickformat": tickformat}
+
+
+def rounded(values: Values) -> list[float]:
+    """Five significant digits, as plain numbers: finer than any screen, and half the bytes."""
+    return [float(f"{value:.5g}") for value in values]

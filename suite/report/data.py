@@ -1,0 +1,253 @@
+"""ReportData: what the page is made of, as plain values and DataFrames, built from a loaded run folder.
+
+Warm-up and failed runs never enter a statistic; they are counted and listed. A column or metric that an
+older result file lacks is simply absent here, and "n/a" on the page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import pandas as pd
+
+from suite.metrics import DEFINITIONS, Definition
+from suite.record import Failure, Metric, RunRecord, Status
+from suite.report.samples import with_latencies, with_step_times
+
+
+class LoadedRun(Protocol):
+    """What is asked of a loaded run folder; `suite.store` has it."""
+
+    @property
+    def config(self) -> Sequence[Mapping[str, Any]]: ...
+    @property
+    def environment(self) -> Mapping[str, Any]: ...
+    @property
+    def runs(self) -> Sequence[RunRecord]: ...
+    @property
+    def summary(self) -> Mapping[str, Any] | None: ...
+    @property
+    def invocation(self) -> Mapping[str, Any]: ...
+    @property
+    def warnings(self) -> Sequence[str]: ...
+    @property
+    def skipped(self) -> Sequence[tuple[str, str]]: ...
+    @property
+    def is_interrupted(self) -> bool: ...
+    def steps(self, run_id: str) -> pd.DataFrame: ...
+    def requests(self, run_id: str) -> pd.DataFrame: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A validity rule that a run broke, what was seen, and what to do about it (`suite.checks`)."""
+
+    run_id: str
+    rule: str
+    message: str
+    remedy: str
+    is_timing: bool = False  # doubts the times, not the tokens or the accounts
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredRun:
+    """A completed run that counts, with one row per step and one per request."""
+
+    record: RunRecord
+    steps: pd.DataFrame
+    requests: pd.DataFrame
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One arm of one case: `runs` are its measured rounds in order, `records` all that were started."""
+
+    scenario: str
+    case_id: str
+    case_label: str
+    arm: str
+    runs: tuple[MeasuredRun, ...]
+    records: tuple[RunRecord, ...]
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def label(self) -> str:
+        return f"{self.case_label} · {self.arm}"
+
+    @property
+    def num_failed(self) -> int:
+        return sum(record.status is Status.FAILED for record in self.records)
+
+    @property
+    def num_interrupted(self) -> int:
+        return sum(record.status is Status.INTERRUPTED for record in self.records)
+
+    @property
+    def num_warmup(self) -> int:
+        return sum(record.is_warmup for record in self.records)
+
+    def metrics(self, name: str) -> list[Metric]:
+        """This metric of every measured round that recorded it, defined or not."""
+        return [run.record.metrics[name] for run in self.runs if name in run.record.metrics]
+
+    def values(self, name: str) -> list[float]:
+        """The defined values of a metric, one for each round that has one."""
+        return [metric.value for metric in self.metrics(name) if metric.value is not None]
+
+    def reason(self, name: str) -> str:
+        """Why `values(name)` is empty."""
+        if not self.runs:
+            return f"no run completed ({self.num_failed} failed, {self.num_interrupted} interrupted)"
+        reasons = {metric.reason for metric in self.metrics(name) if metric.reason}
+        return "; ".join(sorted(reasons)) or "not in these result files"
+
+
+@dataclass(frozen=True, slots=True)
+class ScenarioData:
+    """One scenario: its resolved configuration and every arm of every case, in the order they ran."""
+
+    name: str
+    description: str
+    config: Mapping[str, Any] | None
+    series: tuple[Series, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def measured(self) -> tuple[Series, ...]:
+        return tuple(series for series in self.series if series.runs)
+
+
+@dataclass(frozen=True, slots=True)
+class UnmeasuredRun:
+    """A run that failed or was interrupted, and why."""
+
+    record: RunRecord
+
+    @property
+    def failure(self) -> Failure:
+        return self.record.failure or Failure(kind=self.record.status.value, message="no cause was recorded")
+
+
+@dataclass(frozen=True, slots=True)
+class ReportData:
+    scenarios: tuple[ScenarioData, ...]
+    unmeasured: tuple[UnmeasuredRun, ...]
+    skipped: tuple[tuple[str, str], ...]
+    findings: tuple[Finding, ...]
+    environment: Mapping[str, Any]
+    definitions: tuple[Definition, ...]
+    is_interrupted: bool
+    invocation: Mapping[str, Any] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    run_labels: Mapping[str, str] = field(default_factory=dict)  # run_id -> readable name
+
+    @property
+    def series(self) -> tuple[Series, ...]:
+        return tuple(series for scenario in self.scenarios for series in scenario.series)
+
+
+def from_loaded(loaded: LoadedRun) -> ReportData:
+    """Everything the page shows, out of a run folder that `loaded` has opened."""
+    findings = _findings(loaded.summary)
+    records = list(loaded.runs)
+    configs = {str(config.get("name", "")): config for config in loaded.config}
+    names = list(dict.fromkeys([record.scenario for record in records]))
+    scenarios = tuple(
+        _scenario(name, configs.get(name), [r for r in records if r.scenario == name], findings, loaded)
+        for name in names
+    )
+    return ReportData(
+        scenarios=scenarios,
+        unmeasured=tuple(
+            UnmeasuredRun(record) for record in records if record.status is not Status.COMPLETED
+        ),
+        skipped=tuple((str(name), str(reason)) for name, reason in loaded.skipped),
+        findings=findings,
+        environment=loaded.environment,
+        definitions=tuple(DEFINITIONS.values()),
+        is_interrupted=loaded.is_interrupted,
+        invocation=loaded.invocation,
+        warnings=tuple(loaded.warnings),
+        run_labels={record.run_id: run_label(record) for record in records},
+    )
+
+
+def run_label(record: RunRecord) -> str:
+    case = "" if record.case_label == record.scenario else f" · {record.case_label}"
+    return f"{record.scenario}{case} · {record.arm} · {round_label(record)}"
+
+
+def round_label(record: RunRecord) -> str:
+    """Rounds as people count them, from 1, as on the terminal."""
+    return f"{'warm-up ' if record.is_warmup else ''}round {record.round + 1}"
+
+
+def _scenario(
+    name: str,
+    config: Mapping[str, Any] | None,
+    records: Sequence[RunRecord],
+    findings: Sequence[Finding],
+    loaded: LoadedRun,
+) -> ScenarioData:
+    groups: dict[tuple[str, str], list[RunRecord]] = {}
+    for record in records:
+        groups.setdefault((record.case_id, record.arm), []).append(record)
+    labels = _distinct_labels(records)
+    series = tuple(
+        _series(group, labels[case_id], findings, loaded) for (case_id, _), group in groups.items()
+    )
+    notes = tuple(dict.fromkeys(note for record in records for note in record.notes))
+    return ScenarioData(
+        name=name,
+        description=str((config or {}).get("description") or ""),
+        config=config,
+        series=series,
+        notes=notes,
+    )
+
+
+def _distinct_labels(records: Iterable[RunRecord]) -> dict[str, str]:
+    """case_id -> label; two cases that share a label get the start of their id as well."""
+    labels = {record.case_id: record.case_label for record in records}
+    counts = pd.Series(labels, dtype=object).value_counts()
+    return {
+        case_id: label if counts[label] == 1 else f"{label} ({case_id[:8]})"
+        for case_id, label in labels.items()
+    }
+
+
+def _series(
+    records: Sequence[RunRecord], label: str, findings: Sequence[Finding], loaded: LoadedRun
+) -> Series:
+    run_ids = {record.run_id for record in records}
+    measured = [r for r in records if r.status is Status.COMPLETED and not r.is_warmup]
+    measured.sort(key=lambda record: record.round)
+    return Series(
+        scenario=records[0].scenario,
+        case_id=records[0].case_id,
+        case_label=label,
+        arm=records[0].arm,
+        runs=tuple(_measured_run(record, loaded) for record in measured),
+        records=tuple(records),
+        findings=tuple(finding for finding in findings if finding.run_id in run_ids),
+    )
+
+
+def _measured_run(record: RunRecord, loaded: LoadedRun) -> MeasuredRun:
+    requests = with_latencies(loaded.requests(record.run_id))
+    return MeasuredRun(record, with_step_times(loaded.steps(record.run_id), requests), requests)
+
+
+def _findings(summary: Mapping[str, Any] | None) -> tuple[Finding, ...]:
+    return tuple(
+        Finding(
+            run_id=str(item.get("run_id", "")),
+            rule=str(item.get("rule", "unknown")),
+            message=str(item.get("message", "")),
+            remedy=str(item.get("remedy", "")),
+            is_timing=bool(item.get("is_timing", False)),
+        )
+        for item in (summary or {}).get("findings") or ()
+    )

@@ -1,0 +1,414 @@
+"""Pure functions from records to tables and sentences: the text half of the page.
+
+A figure's cell keeps the exact value beside the rounded text; what is undefined reads "n/a: reason".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from suite.metrics import STEP_KINDS
+from suite.record import Status, TokenVerdict
+from suite.report.data import ReportData, ScenarioData, Series, round_label
+from suite.report.figures import buffers, upload_totals, why_no_steps
+from suite.report.samples import CLOCKS, step_samples
+from suite.report.wording import cut, median, number, plural, quantity, sample_count, spread, undefined
+
+MAX_ROWS = 100
+MAX_TEXT = 2000
+VERDICT_METRICS = (
+    ("Output throughput", (("", "output_throughput"),)),
+    ("TTFT", (("median", "median_ttft_ms"), ("p99", "p99_ttft_ms"))),
+    ("ITL", (("median", "median_itl_ms"), ("p99", "p99_itl_ms"))),
+    ("E2E latency", (("median", "median_e2e_ms"), ("p99", "p99_e2e_ms"))),
+    ("Steps", (("", "steps"),)),
+)
+
+Mark = Literal["", "right", "wrong", "doubt"]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a cell: its text, the exact value it was made from, and a quieter addition."""
+
+    text: str
+    exact: float | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """`mark` colours the cell; the text says the same in words."""
+
+    lines: tuple[Line, ...]
+    mark: Mark = ""
+    is_number: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """`reason` stands in for a table without rows: "n/a: why" or "None: why". `note` gives n and cuts."""
+
+    caption: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    reason: str = ""
+    note: str = ""
+
+
+def text(value: str, mark: Mark = "") -> Cell:
+    return Cell((Line(value),), mark)
+
+
+def figure(value: float, unit: str = "") -> Cell:
+    return Cell((Line(quantity(value, unit), value),), is_number=True)
+
+
+def names(one: Series) -> tuple[Cell, ...]:
+    """Scenario, case and arm; a case that only repeats the scenario's name is not said twice."""
+    case = "(one case)" if one.case_label == one.scenario else one.case_label
+    return (text(one.scenario), text(case), text(one.arm))
+
+
+# verdicts
+
+
+def token_verdicts(one: Series) -> list[TokenVerdict]:
+    """Of all runs, warm-up included: a token that is wrong there is wrong."""
+    return [record.tokens for record in one.records if record.tokens is not None]
+
+
+def token_mark(one: Series) -> Mark:
+    """Whether all tokens of all runs are right; "doubt" where a measured round was not checked."""
+    if any(verdict.num_wrong for verdict in token_verdicts(one)):
+        return "wrong"
+    measured = [run.record.tokens for run in one.runs]
+    is_checked = all(verdict is not None and verdict.is_right for verdict in measured)
+    return "right" if measured and is_checked else "doubt"
+
+
+def tokens_cell(one: Series) -> Cell:
+    verdicts = token_verdicts(one)
+    mark = token_mark(one)
+    if not verdicts:
+        return text(undefined("tokens not checked" if one.runs else one.reason("steps")), mark)
+    checked = sum(verdict.num_checked for verdict in verdicts)
+    wrong = sum(verdict.num_wrong for verdict in verdicts)
+    ties = sum(verdict.num_ties for verdict in verdicts)
+    requests = sum(v.num_requests_right + v.num_requests_wrong for v in verdicts)
+    n = f"{sample_count(checked, 'token')}, {plural(requests, 'request')}, {plural(len(verdicts), 'run')}"
+    n += " (warm-up too)" if any(record.is_warmup and record.tokens for record in one.records) else ""
+    n += f"; {plural(ties, 'tie')}"
+    if mark == "right":
+        return Cell((Line("✓ right", checked, n),), mark)
+    if mark == "wrong":
+        lines = (Line(f"✗ {wrong:,} wrong of {checked:,}{_first_divergence(one)}", wrong, n),)
+        return Cell(lines, mark)
+    unchecked = sum(run.record.tokens is None or not run.record.tokens.num_checked for run in one.runs)
+    return Cell((Line(f"? {unchecked} of {len(one.runs)} rounds not checked", unchecked, n),), mark)
+
+
+def _first_divergence(one: Series) -> str:
+    for record in one.records:
+        if record.tokens is not None and record.tokens.first_wrong is not None:
+            request_id, index = record.tokens.first_wrong
+            return f", first in {round_label(record)}, request {request_id}, output token {index}"
+    return ""
+
+
+def metric_cell(one: Series, metrics: Sequence[tuple[str, str]]) -> Cell:
+    """Medians over rounds of one or two metrics of the same samples, each with its spread; n below."""
+    lines: list[Line] = []
+    for word, name in metrics:
+        values = one.values(name)
+        if not values:
+            return Cell((*lines, Line(undefined(one.reason(name)))))
+        unit = next(metric.unit for metric in one.metrics(name) if metric.value is not None)
+        unit = "" if unit == name else unit  # "64 steps" under the heading "Steps"
+        value = median(values)
+        shown = f"{word} {quantity(value, unit)}".lstrip()
+        lines.append(Line(shown, value, spread(values, unit)))
+    n = sample_count(len(values), "round")
+    if unit == "ms":
+        n += f", {plural(sum(found.num_samples for found in one.metrics(name)), 'sample')}"
+    return Cell((*lines, Line("", note=n)), is_number=True)
+
+
+def validity_cell(one: Series) -> Cell:
+    if not one.runs:
+        return text(undefined("no run completed"), "doubt")
+    if not one.findings:
+        return text("✓ VALID", "right")
+    rules = list(dict.fromkeys(finding.rule for finding in one.findings))
+    runs = len({finding.run_id for finding in one.findings})
+    is_timing = all(finding.is_timing for finding in one.findings)
+    word = "? INVALID for timing" if is_timing else "✗ INVALID"
+    line = Line(f"{word}: {', '.join(rules)}", note=f"{plural(runs, 'run')}; see Validity")
+    return Cell((line,), "doubt" if is_timing else "wrong")
+
+
+def verdicts(data: ReportData) -> Table:
+    columns = ("Scenario", "Case", "Arm", "Tokens", *(label for label, _ in VERDICT_METRICS), "Validity")
+    rows = tuple(
+        (
+            *names(one),
+            tokens_cell(one),
+            *(metric_cell(one, metrics) for _, metrics in VERDICT_METRICS),
+            validity_cell(one),
+        )
+        for one in data.series
+    )
+    return Table(
+        "Verdicts: every arm of every case",
+        columns,
+        rows,
+        reason="" if rows else undefined("no run was started"),
+        note="Large: the median over measured rounds. Small: lowest to highest round, and n. Latency "
+        "percentiles are taken within each round over its completed requests.",
+    )
+
+
+# details of one arm of one case
+
+
+def step_times(one: Series) -> Table:
+    rows = []
+    for kind in STEP_KINDS:
+        for column, clock in CLOCKS.items():
+            found = step_samples([run.steps for run in one.runs], column, kind)
+            if found.num:
+                shares = np.percentile(found.values, [50, 95, 99, 100])
+                rows.append(
+                    (text(kind), text(clock), figure(found.num), *(figure(float(v), "ms") for v in shares))
+                )
+    columns = ("Kind", "Time", "n steps", "Median", "95th percentile", "99th percentile", "Longest")
+    reason = "" if rows else undefined(why_no_steps(one, "the result files have no times of steps"))
+    return Table("Time of a step in figures", columns, tuple(rows), reason)
+
+
+def uploads(one: Series) -> Table:
+    """Mean bytes and copies a step by buffer and kind of step; buffers of most bytes first."""
+    totals = upload_totals(one)
+    rows = []
+    for name in buffers(totals):
+        for kind, total in totals.iterrows():
+            count = float(total["num_steps"])
+            means = (total[f"bytes.{name}"] / count, total.get(f"copies.{name}", np.nan) / count)
+            rows.append(
+                (text(name), text(str(kind)), figure(means[0], "B"), _mean_copies(means[1]), figure(count))
+            )
+    columns = ("Buffer", "Kind of step", "Mean bytes a step", "Mean copies a step", "n steps")
+    reason = undefined(why_no_steps(one, "the result files count no bytes by buffer"))
+    return Table("Uploads in figures", columns, tuple(rows), "" if rows else reason)
+
+
+def _mean_copies(mean: float) -> Cell:
+    return text(undefined("copies not counted")) if np.isnan(mean) else figure(mean)
+
+
+def all_metrics(scenario: ScenarioData) -> Table:
+    """Every recorded metric: its median over rounds for each arm of each case."""
+    series = scenario.measured
+    found = dict.fromkeys(name for one in series for run in one.runs for name in run.record.metrics)
+    rows = []
+    for name in found:
+        units = {metric.unit for one in series for metric in one.metrics(name)}
+        cells = (_plain_metric(one, name) for one in series)
+        rows.append((text(name), text(" / ".join(sorted(units))), *cells))
+    columns = ("Metric", "Unit", *(one.label for one in series))
+    reason = "" if rows else undefined("no measured run completed")
+    note = "Median over measured rounds; n = rounds."
+    return Table("Every metric", columns, tuple(rows), reason, note)
+
+
+def _plain_metric(one: Series, name: str) -> Cell:
+    values = one.values(name)
+    if not values:
+        return text(undefined(one.reason(name)))
+    value = median(values)
+    return Cell((Line(number(value), value, f"n = {len(values)}"),), is_number=True)
+
+
+# requests
+
+
+def request_tokens(scenario: ScenarioData) -> Table:
+    """Tokens of each request over its rounds, wrong ones first; rows of one arm of one case together."""
+    rows: list[tuple[int, tuple[Cell, ...]]] = []
+    for one in scenario.measured:
+        rows += _request_rows(one)
+    rows.sort(key=lambda row: -row[0])  # stable: order of arrival within the right ones
+    first = 2 if len(scenario.series) == 1 else 0  # the one case and arm need no columns
+    shown = tuple(cells[first:] for _, cells in rows[:MAX_ROWS])
+    columns = ("Case", "Arm", "Request", "Kind", "Verdict", "Right", "Wrong", "Ties", "First divergence")[
+        first:
+    ]
+    note = "Summed over measured rounds; wrong requests first."
+    if len(rows) > MAX_ROWS:
+        note += f" {MAX_ROWS} of {len(rows):,} rows are shown; requests/*.parquet have all."
+    reason = "" if shown else undefined("no request was recorded in a measured run")
+    return Table("Tokens of each request", columns, shown, reason, note)
+
+
+def _request_rows(one: Series) -> list[tuple[int, tuple[Cell, ...]]]:
+    counts = ("num_tokens_right", "num_tokens_wrong", "num_tokens_tied")
+    frames = [
+        run.requests.reindex(columns=["request_id", "kind", *counts])
+        for run in one.runs
+        if "request_id" in run.requests
+    ]
+    if not frames:
+        return []
+    whole = pd.concat(frames, ignore_index=True)
+    whole[list(counts)] = whole[list(counts)].astype("float64")
+    grouped = whole.groupby("request_id", sort=False)
+    sums = grouped[list(counts)].sum(min_count=1)
+    kinds = grouped["kind"].first()
+    first = _first_divergences(one)
+    rows = []
+    for request_id, right, wrong, ties in sums.itertuples(name=None):
+        num_wrong = 0 if pd.isna(wrong) else int(wrong)
+        cells = (
+            *names(one)[1:],
+            text(str(request_id)),
+            text(_or_na(kinds[request_id])),
+            _request_verdict(right, wrong),
+            *(_count(value) for value in (right, wrong, ties)),
+            text(_where_wrong(first.get(str(request_id)), right, num_wrong)),
+        )
+        rows.append((num_wrong, cells))
+    return rows
+
+
+def _first_divergences(one: Series) -> dict[str, str]:
+    """request_id -> where it first went wrong, as far as the records tell."""
+    found: dict[str, str] = {}
+    for run in reversed(one.runs):
+        verdict = run.record.tokens
+        if verdict is not None and verdict.first_wrong is not None:
+            request_id, index = verdict.first_wrong
+            found[request_id] = f"{round_label(run.record)}, output token {index}"
+    return found
+
+
+def _where_wrong(known: str | None, right: float, num_wrong: int) -> str:
+    if num_wrong:
+        return known or undefined("position not recorded")
+    return undefined("not checked") if pd.isna(right) else "none"
+
+
+def _request_verdict(right: float, wrong: float) -> Cell:
+    if pd.isna(right) and pd.isna(wrong):
+        return text("? not checked", "doubt")
+    return text("✗ wrong", "wrong") if wrong > 0 else text("✓ right", "right")
+
+
+def _count(value: float) -> Cell:
+    return text(undefined("not checked")) if pd.isna(value) else figure(float(value))
+
+
+def _or_na(value: object) -> str:
+    return str(value) if isinstance(value, str) else undefined("not recorded")
+
+
+def failed_requests(data: ReportData) -> Table:
+    """Requests of measured runs that did not complete, with their errors."""
+    rows: list[tuple[Cell, ...]] = []
+    for one in data.series:
+        for run in one.runs:
+            rows += _failed_rows(one, run.record.round + 1, run.requests)
+    note = f"{MAX_ROWS} of {len(rows):,} are shown." if len(rows) > MAX_ROWS else ""
+    return Table(
+        "Failed requests",
+        ("Scenario", "Case", "Arm", "Round", "Request", "Reason", "Error"),
+        tuple(rows[:MAX_ROWS]),
+        reason="" if rows else "None: no request of a measured run failed",
+        note=note,
+    )
+
+
+def _failed_rows(one: Series, round_number: int, requests: pd.DataFrame) -> Iterable[tuple[Cell, ...]]:
+    if "is_completed" not in requests:
+        return
+    for _, row in requests.loc[~requests["is_completed"].astype(bool)].iterrows():
+        error = row.get("error")
+        yield (
+            *names(one),
+            figure(round_number),
+            text(str(row.get("request_id"))),
+            text(_or_na(row.get("finish_reason"))),
+            text(cut(error, MAX_TEXT) if isinstance(error, str) else "no error text", "wrong"),
+        )
+
+
+# runs
+
+
+def unmeasured_runs(data: ReportData) -> Table:
+    rows = tuple(
+        (
+            text(data.run_labels.get(run.record.run_id, run.record.run_id)),
+            text(run.record.status.value, "wrong" if run.record.status is Status.FAILED else "doubt"),
+            text(run.failure.kind),
+            text(cut(run.failure.message, MAX_TEXT)),
+            text(cut(run.failure.detail, MAX_TEXT)),
+        )
+        for run in data.unmeasured
+    )
+    note = f"{MAX_ROWS} of {len(rows):,} are shown." if len(rows) > MAX_ROWS else ""
+    reason = "" if rows else "None: every run that was started completed"
+    columns = ("Run", "Status", "Failure", "What happened", "Detail")
+    return Table("Failed and interrupted runs", columns, rows[:MAX_ROWS], reason, note)
+
+
+def skipped_scenarios(data: ReportData) -> Table:
+    rows = tuple((text(name), text(cut(reason, MAX_TEXT))) for name, reason in data.skipped)
+    reason = "" if rows else "None: no scenario was skipped"
+    return Table("Skipped scenarios", ("Scenario", "Why"), rows, reason)
+
+
+def findings(data: ReportData) -> Table:
+    rows = tuple(
+        (
+            text(data.run_labels.get(finding.run_id, finding.run_id)),
+            text(finding.rule, "wrong"),
+            text(cut(finding.message, MAX_TEXT)),
+            text(cut(finding.remedy, MAX_TEXT)),
+        )
+        for finding in data.findings
+    )
+    note = f"{MAX_ROWS} of {len(rows):,} are shown." if len(rows) > MAX_ROWS else ""
+    columns = ("Run", "Rule broken", "Seen", "Remedy")
+    return Table("Validity", columns, rows[:MAX_ROWS], "" if rows else "None: no rule was broken", note)
+
+
+def definitions(data: ReportData) -> Table:
+    rows = tuple((text(one.name), text(one.unit), text(one.text)) for one in data.definitions)
+    return Table(
+        "Definitions", ("Metric", "Unit", "What it is"), rows, "" if rows else undefined("none recorded")
+    )
+
+
+def facts(caption: str, values: Mapping[str, Any], absent: str) -> Table:
+    """Nested values as rows of dotted key and text; `absent` says what a missing value means."""
+    rows = tuple((text(key), text(cut(value, MAX_TEXT))) for key, value in _flat(values, absent))
+    return Table(caption, ("Fact", "Value"), rows, "" if rows else undefined("nothing was recorded"))
+
+
+def _flat(values: Mapping[str, Any], absent: str, prefix: str = "") -> Iterable[tuple[str, str]]:
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            yield from _flat(value, absent, f"{name}.")
+        elif value is None:
+            yield name, absent
+        elif isinstance(value, str):
+            yield name, value
+        else:
+            yield name, json.dumps(value, ensure_ascii=False, default=str)

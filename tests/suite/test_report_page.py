@@ -1,0 +1,188 @@
+"""The page as text: one strict, self-contained file whatever the run folder held."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import report_fabrication as fabricate
+from records import failed_request, make_request, make_run, make_step
+from report_fabrication import HOSTILE, FakeLoaded
+
+from suite.publish import publish
+from suite.report.data import from_loaded
+from suite.report.page import json_block, points_of_a_curve, render
+from suite.store import RunFolder
+
+FABRICATIONS: dict[str, Callable[[], FakeLoaded]] = {
+    "one": fabricate.loaded,
+    "cases": lambda: fabricate.loaded(cases=("ratio=0", "ratio=1"), arms=("sync", "other"), num_rounds=2),
+    "all-failed": fabricate.all_failed,
+    "nothing": FakeLoaded,
+    "interrupted": fabricate.interrupted,
+    "none-finished": fabricate.none_finished,
+    "one-token": lambda: fabricate.loaded(num_output=1),
+    "hostile": fabricate.hostile,
+}
+BLOCK = re.compile(r'<script type="application/json" id="([\w-]+)">(.*?)</script>', re.DOTALL)
+
+
+class Reader(HTMLParser):
+    """What a reader sees: text outside scripts and styles, and the addresses a browser would fetch."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.text = ""
+        self.addresses: list[str] = []
+        self.numbers: dict[str, str] = {}
+        self._element = ""
+        self._value: str | None = None
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._element = tag
+        given = dict(attrs)
+        self._value = given.get("value") if tag == "data" else None
+        self.addresses += [str(given[name]) for name in ("src", "href", "srcset", "data") if name in given]
+
+    def handle_endtag(self, tag: str) -> None:
+        self._element = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._element in ("script", "style"):
+            return
+        self.text += data
+        if self._value is not None:
+            self.numbers[data.replace("\u00a0", " ")] = self._value
+            self._value = None
+
+
+@pytest.fixture(scope="module", params=FABRICATIONS)
+def page(request: pytest.FixtureRequest) -> str:
+    return render(from_loaded(FABRICATIONS[request.param]()))
+
+
+def refuse(constant: str) -> None:
+    raise AssertionError(f"{constant} in a JSON block")
+
+
+def test_every_json_block_is_strict_and_cannot_end_its_element(page: str) -> None:
+    blocks = BLOCK.findall(page)
+    assert len(blocks) == page.count('type="application/json"') > 0
+    for _, text in blocks:
+        json.loads(text, parse_constant=refuse)
+        assert not set(text) & set("<>&\u2028\u2029")
+
+
+def test_every_figure_has_its_block_and_every_chart_a_figure_or_a_reason(page: str) -> None:
+    ids = [name for name, _ in BLOCK.findall(page)]
+    assert len(ids) == len(set(ids))
+    assert re.findall(r'data-figure="([\w-]+)"', page) == [name for name in ids if name != "theme"]
+    for chart in re.findall(r'<figure class="chart">(.*?)</figure>', page, re.DOTALL):
+        assert ('class="plot"' in chart) != ('class="reason"' in chart)
+
+
+def test_nothing_is_fetched(page: str) -> None:
+    addresses = Reader(page).addresses
+    assert addresses and all(address.startswith(("#", "data:")) for address in addresses)
+    assert "default-src 'none'" in page and "@import" not in page
+
+
+def test_plotly_is_embedded_once(page: str) -> None:
+    assert page.count("* plotly.js v") == 1
+
+
+def test_the_same_data_gives_the_same_page() -> None:
+    data = from_loaded(fabricate.loaded(num_rounds=2))
+    assert render(data) == render(data)
+
+
+def test_numbers_on_the_page_are_those_of_the_data() -> None:
+    loaded = fabricate.loaded(num_rounds=2, num_requests=7)
+    numbers = Reader(render(from_loaded(loaded))).numbers
+    for name, shown in (("output_throughput", "{:.2f} tok/s"), ("p99_ttft_ms", "p99 {:.2f} ms")):
+        values = [run.metrics[name].value for run in loaded.runs if not run.is_warmup]
+        middle = statistics.median(value for value in values if value is not None)
+        assert float(numbers[shown.format(middle)]) == middle
+
+
+def test_hostile_names_are_shown_literally() -> None:
+    page = render(from_loaded(fabricate.hostile()))
+    text = Reader(page).text
+    # The scenario, description, case, arm, note, environment, command, configuration, failure, rule...
+    assert text.count(HOSTILE) > 15
+    assert "<img" not in page.split("* plotly.js v")[0]
+    drawn = [json.loads(block) for name, block in BLOCK.findall(page) if name != "theme"]
+    assert any(HOSTILE in str(trace.get("meta")) for figure in drawn for trace in figure["data"])
+
+
+def test_every_median_of_a_written_run_folder_is_on_its_page_exactly(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "page")
+    folder.write_config({"scenarios": [{"name": "smoke"}], "invocation": {}, "cases": [], "skipped": []})
+    folder.write_environment({"command_line": "python -m suite run"})
+    for number, gap_ms in enumerate((7.3, 9.1, 8.7)):
+        times = [20 + gap_ms * index for index in range(6)]
+        requests = [
+            make_request("a", token_ms=times),
+            make_request("b", 3.0, token_ms=times),
+            failed_request(),
+        ]
+        steps = [
+            make_step(i, 9.0 * i, 9.0 * i + 8, bytes={"ids": 64 + i}, copies={"ids": 1}) for i in range(6)
+        ]
+        run_id = f"run-{number}"
+        folder.write_steps(run_id, steps)
+        folder.write_requests(run_id, requests)
+        duration_s = 0.1 + number / 70
+        folder.append_run(make_run(requests, steps, duration_s, run_id=run_id, round=number))
+    published = publish(folder.path)
+    page = published.report.read_text(encoding="utf-8")
+    shown = {float(value) for value in re.findall(r'<data value="([^"]+)"', page)}
+    medians = [metric.median for metric in published.arms[0].metrics.values() if metric.median is not None]
+    assert len(medians) > 40 and set(medians) <= shown
+    text = Reader(page).text
+    assert "too long" in text and "requests-failed" in text
+    assert "n/a: no prefill step" in text
+
+
+def test_an_interrupted_run_is_marked() -> None:
+    assert "Interrupted." in Reader(render(from_loaded(fabricate.interrupted()))).text
+    assert "Interrupted." not in Reader(render(from_loaded(fabricate.loaded(num_rounds=1)))).text
+
+
+def test_the_page_holds_environment_command_config_notes_and_definitions() -> None:
+    text = Reader(render(from_loaded(fabricate.loaded(num_rounds=1)))).text
+    for piece in (
+        "A processor",
+        "python -m suite run scenarios/smoke.yaml",
+        '"description": "Made up"',
+        "one gap of 604,800 s cut to 5 s",
+        "time to first token of a completed request",
+    ):
+        assert piece in text
+
+
+def test_a_large_run_makes_a_page_of_at_most_ten_megabytes() -> None:
+    page = render(from_loaded(fabricate.large()))
+    assert len(page.encode()) <= 10e6
+    assert "means of 200 steps in a row" in page
+
+
+def test_a_wide_sweep_makes_a_page_of_at_most_ten_megabytes() -> None:
+    cases = [f"ratio={ratio}" for ratio in range(25)]
+    loaded = fabricate.loaded(cases=cases, num_rounds=1, num_requests=40, num_steps=400)
+    assert len(render(from_loaded(loaded)).encode()) <= 10e6
+
+
+@pytest.mark.parametrize(("num_series", "points"), [(0, 2000), (1, 2000), (25, 500), (10_000, 60)])
+def test_curves_share_the_points_of_the_page(num_series: int, points: int) -> None:
+    assert points_of_a_curve(num_series) == points
+
+
+def test_what_is_not_finite_becomes_null() -> None:
+    assert json_block({"x": [1.5, float("nan"), float("inf")]}) == '{"x":[1.5,null,null]}'

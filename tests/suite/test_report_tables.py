@@ -1,0 +1,249 @@
+"""The report's words and tables: numbers are the data's, what is undefined says why."""
+
+from __future__ import annotations
+
+import statistics
+
+import pytest
+import report_fabrication as fabricate
+from report_fabrication import FakeLoaded
+
+from suite.record import Status
+from suite.report import tables
+from suite.report.answer import answer as answer_of
+from suite.report.data import ReportData, Series, from_loaded
+from suite.report.tables import Cell, Table
+from suite.report.wording import number, quantity
+
+
+def words(cell: Cell) -> str:
+    return " ".join(f"{line.text} {line.note}" for line in cell.lines).replace("\u00a0", " ")
+
+
+def column(table: Table, name: str) -> list[Cell]:
+    return [row[table.columns.index(name)] for row in table.rows]
+
+
+def only_series(loaded: FakeLoaded) -> Series:
+    (series,) = from_loaded(loaded).series
+    return series
+
+
+def answer(data: ReportData) -> str:
+    return answer_of(data.scenarios[0]).replace("\u00a0", " ")
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0.0, "0"),
+        (5.0, "5"),
+        (12345.0, "12,345"),
+        (12345.6, "12,346"),
+        (412.345, "412.3"),
+        (0.012347, "0.01235"),
+        (-2.5, "-2.500"),
+        (1.234567e-6, "1.235e-06"),
+        (float("nan"), "n/a"),
+    ],
+)
+def test_a_number_has_four_digits(value: float, shown: str) -> None:
+    assert number(value) == shown
+
+
+def test_a_quantity_is_not_broken_from_its_unit() -> None:
+    assert quantity(1.5, "ms") == "1.500\u00a0ms"
+
+
+def test_the_verdict_shows_the_median_over_measured_rounds_exactly() -> None:
+    loaded = fabricate.loaded(num_rounds=4)
+    table = tables.verdicts(from_loaded(loaded))
+    measured = [run for run in loaded.runs if not run.is_warmup]
+    for heading, name in (("Output throughput", "output_throughput"), ("TTFT", "median_ttft_ms")):
+        values = [run.metrics[name].value for run in measured]
+        (cell,) = column(table, heading)
+        assert cell.lines[0].exact == statistics.median(value for value in values if value is not None)
+        assert "n = 4 rounds" in words(cell)
+
+
+def test_warm_up_and_failed_runs_enter_no_figure() -> None:
+    loaded = fabricate.loaded(num_rounds=3)
+    failed = fabricate.run_record(
+        "f", round_number=3, status=Status.FAILED, failure=fabricate.failure(), duration_s=9.0
+    )
+    loaded.runs.append(failed)
+    series = only_series(loaded)
+    assert len(series.values("output_throughput")) == 3
+    assert (series.num_warmup, series.num_failed) == (1, 1)
+    assert "Beware: 1 run failed" in answer(from_loaded(loaded))
+
+
+def test_the_answer_gives_tokens_and_throughput_with_n_and_spread() -> None:
+    loaded = fabricate.loaded(num_rounds=5, num_requests=24, num_output=8)
+    text = answer(from_loaded(loaded))
+    values = sorted(run.metrics["output_throughput"].value or 0 for run in loaded.runs if not run.is_warmup)
+    assert text.startswith("All 1,152 output tokens checked are right (144 requests in 6 runs")
+    assert f"median {number(values[2])} tok/s ({number(values[0])} to {number(values[4])} tok/s" in text
+    assert "n = 5 rounds" in text
+
+
+def test_cases_are_told_apart_only_where_their_rounds_lie_apart() -> None:
+    loaded = fabricate.loaded(cases=("a", "b"), num_rounds=2)
+    assert "Their rounds do not overlap." in answer(from_loaded(loaded))
+    loaded = fabricate.loaded(arms=("sync", "other"), num_rounds=2)
+    assert "Whether they differ one cannot tell: their rounds overlap." in answer(from_loaded(loaded))
+    loaded = fabricate.loaded(cases=("a", "b"), num_rounds=1)
+    assert "Whether they differ one round cannot tell." in answer(from_loaded(loaded))
+
+
+def test_one_round_alone_cannot_tell_how_sure_it_is() -> None:
+    text = answer(from_loaded(fabricate.loaded(num_rounds=1)))
+    assert "(no spread, n = 1 round). How sure that is one round cannot tell." in text
+
+
+def test_wrong_tokens_come_first_and_speed_is_not_judged() -> None:
+    loaded = fabricate.loaded(num_rounds=1)
+    requests = [fabricate.request(index) for index in range(3)]
+    loaded.add(
+        fabricate.run_record("wrong", requests, round_number=1, num_wrong=2),
+        fabricate.step_frame(8),
+        fabricate.request_frame(requests),
+    )
+    text = answer(from_loaded(loaded))
+    assert text.startswith("Tokens are WRONG: 2 wrong of ")
+    assert "first in round 2, request request-0, output token 3" in text
+    assert "not judged" in text and "tok/s" not in text
+
+
+def test_a_wrong_token_in_warm_up_counts() -> None:
+    loaded = fabricate.loaded(num_rounds=1)
+    tokens = loaded.runs[0].tokens
+    assert loaded.runs[0].is_warmup and tokens is not None
+    spoiled = tokens.model_copy(update={"num_wrong": 1, "first_wrong": ("request-2", 0)})
+    loaded.runs[0] = loaded.runs[0].model_copy(update={"tokens": spoiled})
+    assert tables.token_mark(only_series(loaded)) == "wrong"
+    assert "warm-up round 1, request request-2" in answer(from_loaded(loaded))
+
+
+def test_unchecked_tokens_cannot_be_told() -> None:
+    loaded = fabricate.loaded(num_rounds=2)
+    loaded.runs[-1] = loaded.runs[-1].model_copy(update={"tokens": None})
+    text = answer(from_loaded(loaded))
+    assert text.startswith("Cannot tell whether tokens are right: 1 of 2 rounds not checked")
+
+
+def test_without_a_completed_run_nothing_can_be_told() -> None:
+    data = from_loaded(fabricate.all_failed())
+    assert answer(data) == "Cannot tell: no measured run completed (3 failed, 0 interrupted)."
+    (row,) = tables.verdicts(data).rows
+    assert "n/a: no run completed (3 failed" in words(row[4])
+
+
+def test_failed_runs_are_listed_with_kind_message_and_detail() -> None:
+    table = tables.unmeasured_runs(from_loaded(fabricate.all_failed()))
+    assert [words(cell).strip() for cell in table.rows[1]] == [
+        "smoke · sync · round 2",
+        "failed",
+        "worker_died",
+        "the device process died",
+        "Traceback: step 7, forward",
+    ]
+
+
+def test_one_output_token_leaves_itl_undefined_with_its_reason() -> None:
+    table = tables.verdicts(from_loaded(fabricate.loaded(num_output=1)))
+    (itl,), (ttft,) = column(table, "ITL"), column(table, "TTFT")
+    assert words(itl).strip() == "n/a: one output token"
+    assert ttft.lines[0].exact is not None
+
+
+def test_requests_that_failed_are_listed_with_their_errors() -> None:
+    data = from_loaded(fabricate.none_finished())
+    table = tables.failed_requests(data)
+    assert len(table.rows) == 6
+    assert words(table.rows[2][-1]).strip() == "request-2 needs 9 blocks, there are 8"
+    assert "Throughput cannot be told: no request completed" in answer(data)
+
+
+def test_tokens_of_each_request_add_up_over_rounds_wrong_first() -> None:
+    loaded = fabricate.loaded(num_rounds=2, num_requests=4, num_output=8)
+    requests = [fabricate.request(index) for index in range(4)]
+    frame = fabricate.request_frame(requests)
+    frame.loc[2, ["num_tokens_right", "num_tokens_wrong"]] = [7, 1]
+    loaded.add(
+        fabricate.run_record("w", requests, round_number=2, num_wrong=1), fabricate.step_frame(8), frame
+    )
+    table = tables.request_tokens(from_loaded(loaded).scenarios[0])
+    assert words(column(table, "Request")[0]).strip() == "request-2"
+    assert column(table, "Right")[0].lines[0].exact == 23
+    assert column(table, "Wrong")[0].lines[0].exact == 1
+    assert words(column(table, "First divergence")[0]).strip() == "n/a: position not recorded"
+    assert [words(cell).strip() for cell in column(table, "Verdict")][1:] == ["✓ right"] * 3
+
+
+def test_a_long_table_says_what_it_leaves_out() -> None:
+    table = tables.request_tokens(from_loaded(fabricate.loaded(num_rounds=1, num_requests=250)).scenarios[0])
+    assert len(table.rows) == tables.MAX_ROWS
+    assert "100 of 250 rows" in table.note
+
+
+def test_uploads_are_means_per_step_of_a_kind() -> None:
+    loaded = fabricate.loaded(num_rounds=1, num_steps=64)
+    steps = loaded.step_frames[loaded.runs[-1].run_id]
+    decode = steps[steps["kind"] == "decode"]
+    table = tables.uploads(only_series(loaded))
+    (row,) = [row for row in table.rows if (words(row[0]), words(row[1])) == ("metadata ", "decode ")]
+    assert row[2].lines[0].exact == pytest.approx(decode["bytes.metadata"].mean())
+    assert row[3].lines[0].exact == 1
+    assert row[4].lines[0].exact == len(decode)
+
+
+def test_the_halves_of_a_ring_count_as_one_buffer() -> None:
+    loaded = fabricate.loaded(num_rounds=1)
+    for frame in loaded.step_frames.values():
+        is_even = frame["step_id"] % 2 == 0
+        for counter in ("bytes", "copies"):
+            whole = frame.pop(f"{counter}.metadata")
+            frame[f"{counter}.metadata.0"] = whole.where(is_even, 0)
+            frame[f"{counter}.metadata.1"] = whole.where(~is_even, 0)
+    table = tables.uploads(only_series(loaded))
+    assert {words(row[0]).strip() for row in table.rows} == {"metadata", "pixels"}
+    assert all(row[3].lines[0].exact == 1 for row in table.rows if words(row[0]).strip() == "metadata")
+
+
+def test_findings_mark_the_arm_and_say_the_remedy() -> None:
+    loaded = fabricate.loaded(num_rounds=3)
+    run_id = loaded.runs[-1].run_id
+    finding = {"run_id": run_id, "rule": "off-schedule", "message": "late", "remedy": "slow down"}
+    loaded.summary = {"findings": [finding | {"is_timing": True}]}
+    data = from_loaded(loaded)
+    (cell,) = column(tables.verdicts(data), "Validity")
+    assert words(cell).startswith("? INVALID for timing: off-schedule")
+    assert [words(cell).strip() for cell in tables.findings(data).rows[0]] == [
+        "smoke · sync · round 3",
+        "off-schedule",
+        "late",
+        "slow down",
+    ]
+
+
+def test_an_older_result_file_without_a_metric_or_a_column_reads_na() -> None:
+    loaded = fabricate.loaded(num_rounds=2)
+    loaded.runs = [run.model_copy(update={"metrics": {}}) for run in loaded.runs]
+    loaded.request_frames = {
+        run_id: frame.drop(columns=["token_ns", "num_tokens_right", "kind"])
+        for run_id, frame in loaded.request_frames.items()
+    }
+    loaded.step_frames = {run_id: frame[["step_id", "kind"]] for run_id, frame in loaded.step_frames.items()}
+    data = from_loaded(loaded)
+    (cell,) = column(tables.verdicts(data), "Output throughput")
+    assert words(cell).strip() == "n/a: not in these result files"
+    assert words(column(tables.request_tokens(data.scenarios[0]), "Kind")[0]).strip() == "n/a: not recorded"
+    assert tables.uploads(data.series[0]).reason.startswith("n/a: ")
+
+
+def test_two_cases_of_one_label_stay_apart() -> None:
+    loaded = fabricate.loaded(num_rounds=1, cases=("a", "b"))
+    loaded.runs = [run.model_copy(update={"case_label": "same"}) for run in loaded.runs]
+    labels = [series.case_label for series in from_loaded(loaded).series]
+    assert labels == ["same (id-a)", "same (id-b)"]
