@@ -14,7 +14,7 @@ assert TINY_GEMMA3_VL.vision is not None
 VISION: VisionSpec = TINY_GEMMA3_VL.vision
 
 # The same rules of images on a scale that planning tests can enumerate: 2x2 pixels, three rows an image.
-SMALL_VISION = replace(VISION, image_height=2, image_width=2, rows_per_image=3)
+SMALL_VISION = replace(VISION, image_height=2, image_width=2, grid_height=1, grid_width=3)
 SMALL_VL = replace(TINY_GEMMA3_VL, name="small-vl", vision=SMALL_VISION)
 
 

@@ -18,7 +18,7 @@ class World:
     """Requests as a scheduler would leave them, and one batch that follows them."""
 
     def __init__(self) -> None:
-        self.batch = InputBatch(CONFIG)
+        self.batch = InputBatch(TINY_QWEN3, CONFIG)
         self.states: dict[str, RequestState] = {}
         self._step_id = 0
         self._next_block = 0

@@ -24,10 +24,12 @@ from runner.commands import (
     Sample,
     Splice,
     Upload,
+    Wait,
     buffer_table,
 )
 from runner.config import RunnerConfig
-from runner.core import ScheduledRow, StepPlan
+from runner.core import RequestState, ScheduledRow, StepPlan
+from runner.inputs.arms import ARMS
 from runner.inputs.batch import InputBatch
 from runner.inputs.compile import StepCompiler
 from runner.models import TINY_QWEN3, ModelSpec
@@ -51,8 +53,8 @@ class Compiling:
             name: np.full(item.shape, 111, item.dtype) for name, item in buffer_table(config, model).items()
         }
         self.simulation = Simulation(config, model)
-        self.batch = InputBatch(config)
-        self._compiler = StepCompiler(model, config, self.host)
+        self.batch = InputBatch(model, config)
+        self._compiler = StepCompiler(model, config, ARMS["sync-ids"], self.host)
 
     def step(self) -> tuple[StepPlan, list[Any]] | None:
         """The next plan and its commands; its tokens are then answered."""
@@ -61,7 +63,8 @@ class Compiling:
             return None
         requests = self.simulation.scheduler.requests
         self.batch.update(plan, requests)
-        commands = self._compiler.compile(plan, self.batch, requests)
+        staged = self._compiler.stage(plan, self.batch, requests, {})
+        commands = self._compiler.compile(staged, requests)
         self.check_arrays(plan, commands)
         self.simulation.retire(plan)
         return plan, list(commands)
@@ -77,7 +80,7 @@ class Compiling:
         rows = {row.request_id: row for row in plan.rows}
         ordered = [rows[name] for name in self.batch.request_ids]
         ids = [
-            states[row.request_id].token_at(row.first + i) for row in ordered for i in range(row.num_tokens)
+            token_at(states[row.request_id], row.first + i) for row in ordered for i in range(row.num_tokens)
         ]
         assert self.host["input_ids"][: plan.num_tokens].tolist() == ids
         positions = next(command for command in commands if isinstance(command, Positions))
@@ -120,6 +123,10 @@ class Compiling:
         assert got == wanted
 
 
+def token_at(state: RequestState, position: int) -> int:
+    return [*state.request.prompt.token_ids, *state.output_ids][position]
+
+
 def metadata_size(rows: int, width: int) -> int:
     return MetadataLayout(rows, width).size
 
@@ -131,11 +138,13 @@ def test_a_text_prefill() -> None:
         Upload("input_ids", 0, 0, 10),
         Upload("step_metadata.0", 0, 0, metadata_size(1, 3)),
         Record("uploads"),
-        Positions("step_metadata.0", 10, 1, 3),
+        Positions("step_metadata.0", 10, 1, 3, 0, 0, False),
         Forward(10, "input_ids"),
         Sample("sampled_ids.0", 1),
+        Record("sampled"),
+        Wait("sampled", "output"),
         Download("sampled_ids.0", 1),
-        Record("output"),
+        Record("output", "output"),
     ]
 
 
@@ -147,11 +156,13 @@ def test_a_text_decode_of_two_rows_uses_the_other_buffers_of_the_ring() -> None:
         Upload("input_ids", 0, 0, 2),
         Upload("step_metadata.1", 0, 0, metadata_size(2, 3)),
         Record("uploads"),
-        Positions("step_metadata.1", 2, 2, 3),
+        Positions("step_metadata.1", 2, 2, 3, 0, 0, False),
         Forward(2, "input_ids"),
         Sample("sampled_ids.1", 2),
+        Record("sampled"),
+        Wait("sampled", "output"),
         Download("sampled_ids.1", 2),
-        Record("output"),
+        Record("output", "output"),
     ]
 
 
@@ -164,13 +175,15 @@ def test_a_mixed_step_on_a_multimodal_model_looks_up_and_merges_everything() -> 
         Upload("input_ids", 0, 0, 16),
         Upload("step_metadata.1", 0, 0, metadata_size(2, 4)),
         Record("uploads"),
-        Positions("step_metadata.1", 16, 2, 4),
-        Lookup(16),
+        Positions("step_metadata.1", 16, 2, 4, 0, 0, False),
+        Lookup("ids", 16),
         Merge("copy", 16),
         Forward(16, "inputs_embeds"),
         Sample("sampled_ids.1", 2),
+        Record("sampled"),
+        Wait("sampled", "output"),
         Download("sampled_ids.1", 2),
-        Record("output"),
+        Record("output", "output"),
     ]
 
 
@@ -190,17 +203,19 @@ def test_an_image_step_encodes_before_it_splices_and_splices_before_it_merges() 
         Upload("step_metadata.1", 0, 0, metadata_size(2, 4)),
         Upload("pixels", 0, 0, 2),
         Record("uploads"),
-        Positions("step_metadata.1", 16, 2, 4),
+        Positions("step_metadata.1", 16, 2, 4, 0, 0, False),
         Encode(0, first_slot),
         Encode(1, second_slot),
-        Lookup(16),
+        Lookup("ids", 16),
         Splice(first_slot, 0, 4, 3),  # behind the one decode token of the other row
         Splice(second_slot, 0, 9, 3),
         Merge("copy", 16),
         Forward(16, "inputs_embeds"),
         Sample("sampled_ids.1", 2),
+        Record("sampled"),
+        Wait("sampled", "output"),
         Download("sampled_ids.1", 2),
-        Record("output"),
+        Record("output", "output"),
     ]
     for item, seed in enumerate((7, 8)):
         assert compiling.host["pixels"][item].tobytes() == image(seed, (2, 2, 3)).data

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from fabrication import VISION, image, text
@@ -28,7 +29,7 @@ from runner.config import RunnerConfig
 from runner.core import Prompt
 from runner.kernels.attention import StepGeometry
 from runner.kernels.kvcache import POISON
-from runner.kernels.program import Program
+from runner.kernels.program import CopyCounter, Program
 from runner.models import TINY_GEMMA3_VL, TINY_QWEN3, ModelSpec
 from runner.weights import build_model
 from suite.oracle import Reference, preprocess
@@ -50,21 +51,26 @@ class Bench:
 
     def __init__(self, model: ModelSpec) -> None:
         buffers = buffer_table(CONFIG, model)
-        dtypes = {"int32": torch.int32, "uint8": torch.uint8}
-        self.host = {
-            name: torch.zeros(item.shape, dtype=dtypes[item.dtype]) for name, item in buffers.items()
+                self.host = {
+            name: torch.from_numpy(np.zeros(item.shape, item.dtype)) for name, item in buffers.items()
         }
-        self.program = Program(model, CONFIG, buffers, self.host)
+        self.program = Program(model, CONFIG, buffers, self.host, torch.device("cpu"))
+        self.copies = CopyCounter()
 
     def reset(self) -> None:
         self.program.reset()
-        self.program.take_copies()
+        self.take_copies()
         for tensor in self.host.values():
             tensor.zero_()
 
     def run(self, *commands: Command) -> None:
         for command in commands:
-            self.program.execute(command.to_wire())
+            self.program.execute(command.to_wire(), self.copies)
+
+    def take_copies(self) -> CopyCounter:
+        """What was copied since the last call."""
+        copies, self.copies = self.copies, CopyCounter()
+        return copies
 
     def device(self, buffer: str) -> list[int]:
         """The device side of a buffer, by way of a download."""
@@ -93,11 +99,11 @@ class Bench:
             values += [*blocks, *[0] * (width - len(blocks))]
         self.host[METADATA][: layout.size] = torch.tensor(values)
         self.run(Upload(METADATA, 0, 0, layout.size))
-        return Positions(METADATA, starts[-1], len(rows), width)
+        return Positions(METADATA, starts[-1], *layout)
 
     @property
     def inputs_embeds(self) -> torch.Tensor:
-        return self.program._inputs_embeds
+        return self.program._buffers["inputs_embeds"]
 
     @property
     def encoder_rows(self) -> torch.Tensor:
@@ -167,15 +173,15 @@ def test_copies_are_counted_by_buffer_from_the_tensors_copied(vl: Bench) -> None
         Upload("pixels", 0, 0, 2),
         Download("sampled_ids.0", 3),
     )
-    counted = vl.program.take_copies()
+    counted = vl.take_copies()
     assert counted.uploads == {"input_ids": (2, 7 * 4), "pixels": (1, 2 * 112 * 112 * 3)}
     assert counted.download_bytes == 3 * 4
 
 
 def test_copies_are_counted_anew_after_they_are_taken(vl: Bench) -> None:
     vl.run(Upload("input_ids", 0, 0, 5), Download("input_ids", 1))
-    vl.program.take_copies()
-    counted = vl.program.take_copies()
+    vl.take_copies()
+    counted = vl.take_copies()
     assert (counted.uploads, counted.download_bytes) == ({}, 0)
 
 
@@ -183,17 +189,17 @@ def test_commands_other_than_copies_count_no_bytes(vl: Bench) -> None:
     vl.load_ids(5, 6)
     vl.load_image(0, 1)
     positions = vl.load_metadata([(0, 2, [3])])
-    vl.program.take_copies()
+    vl.take_copies()
     vl.run(
         positions,
         Encode(0, 0),
-        Lookup(2),
-        Splice(0, 0, 0, 2),
+        Lookup("ids", 2),
+        Splice("looked_up", 0, 0, 0, 2),
         Merge("copy", 2),
         Forward(2, "inputs_embeds"),
         Sample("sampled_ids.0", 1),
     )
-    counted = vl.program.take_copies()
+    counted = vl.take_copies()
     assert (counted.uploads, counted.download_bytes) == ({}, 0)
 
 
@@ -232,7 +238,7 @@ def test_a_position_beyond_the_block_table_is_an_error(textual: Bench) -> None:
 
 def test_looked_up_rows_are_scaled_as_the_model_does_and_merged_where_they_belong(vl: Bench) -> None:
     vl.load_ids(5, 6, 7)
-    vl.run(Lookup(3), Merge("copy", 3))
+    vl.run(Lookup("ids", 3), Merge("copy", 3))
     with torch.inference_mode():
         wanted = reference_of("vl").embed([5, 6, 7])[0]
     assert torch.equal(vl.inputs_embeds[:3], wanted)
@@ -254,7 +260,7 @@ def test_an_encoded_image_lies_in_its_slot_and_in_no_other(vl: Bench) -> None:
 def test_a_splice_overwrites_exactly_its_rows_with_the_right_part_of_the_image(vl: Bench) -> None:
     vl.load_ids(*range(10, 18))
     vl.load_image(0, 1)
-    vl.run(Encode(0, 1), Lookup(8), Splice(1, 5, 2, 3), Merge("copy", 8))
+    vl.run(Encode(0, 1), Lookup("ids", 8), Splice("looked_up", 1, 5, 2, 3), Merge("copy", 8))
     with torch.inference_mode():
         wanted = reference_of("vl").embed(list(range(10, 18)))[0].clone()
         wanted[2:5] = vl.encoder_rows[1, 5:8]
@@ -265,7 +271,7 @@ def test_a_splice_overwrites_exactly_its_rows_with_the_right_part_of_the_image(v
 def test_an_id_outside_the_vocabulary_never_reaches_the_table(vl: Bench, token: int) -> None:
     vl.load_ids(5, token)
     with pytest.raises(IndexError):
-        vl.run(Lookup(2))
+        vl.run(Lookup("ids", 2))
 
 
 def test_an_id_of_minus_one_is_an_error_inside_the_forward_as_well(textual: Bench) -> None:
@@ -281,9 +287,9 @@ OUT_OF_BOUNDS = [
     Encode(2, 0),
     Splice(CONFIG.num_encoder_slots, 0, 0, 1),
     Splice(-1, 0, 0, 1),
-    Splice(0, VISION.rows_per_image, 0, 1),
-    Splice(0, VISION.rows_per_image - 1, 0, 3),
-    Splice(0, 0, 7, 3),
+    Splice("looked_up", 0, VISION.rows_per_image, 0, 1),
+    Splice("looked_up", 0, VISION.rows_per_image - 1, 0, 3),
+    Splice("looked_up", 0, 0, 7, 3),
     Upload("input_ids", 20, 0, 5),
     Upload("input_ids", 0, 20, 5),
     Upload("input_ids", 20, 20, 5),
@@ -296,7 +302,7 @@ def test_a_command_that_reaches_outside_its_buffers_is_an_error(vl: Bench, comma
     """An index wrapped, cut short or spread by the tensor library would corrupt a neighbour in silence."""
     vl.load_ids(*range(10, 18))
     vl.load_image(0, 1)
-    vl.run(Encode(0, 0), Lookup(8))
+    vl.run(Encode(0, 0), Lookup("ids", 8))
     with pytest.raises((IndexError, RuntimeError, AssertionError)):
         vl.run(command)
 
@@ -319,7 +325,7 @@ def greedy(name: str, ids: tuple[int, ...], count: int) -> list[int]:
 def embed_and_forward(bench: Bench, name: str, count: int) -> list[Command]:
     if name == "text":
         return [Forward(count, "input_ids")]
-    return [Lookup(count), Merge("copy", count), Forward(count, "inputs_embeds")]
+    return [Lookup("ids", count), Merge("copy", count), Forward(count, "inputs_embeds")]
 
 
 @pytest.mark.parametrize("name", ["vl", "text"])
@@ -354,7 +360,7 @@ def test_an_image_changes_what_is_sampled_as_it_does_in_the_reference(vl: Bench)
     vl.load_ids(*ids)
     vl.load_image(0, 4)
     positions = vl.load_metadata([(0, len(ids), [6, 7, 8, 9, 10, 1])])
-    vl.run(positions, Encode(0, 0), Lookup(len(ids)), Splice(0, 0, 4, 16), Merge("copy", len(ids)))
+    vl.run(positions, Encode(0, 0), Lookup(len(ids)), Splice("looked_up", 0, 0, 4, 16), Merge("copy", len(ids)))
     vl.run(Forward(len(ids), "inputs_embeds"), Sample("sampled_ids.0", 1))
     with torch.inference_mode():
         wanted = reference_of("vl").greedy([Prompt(ids, (image(4),))], 1)[0]
@@ -373,7 +379,7 @@ def test_a_reset_leaves_nothing_of_an_earlier_step(vl: Bench) -> None:
     vl.run(
         vl.load_metadata([(0, 2, [3])]),
         Encode(0, 0),
-        Lookup(2),
+        Lookup("ids", 2),
         Merge("copy", 2),
         Forward(2, "inputs_embeds"),
     )
