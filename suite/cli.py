@@ -61,7 +61,9 @@ Paths = Annotated[
         show_default=False,
     ),
 ]
-Device = Annotated[str, typer.Option("--device", help="auto, cuda, process or inline.", metavar="KIND")]
+Device = Annotated[
+    str, typer.Option("--device", help="auto, cuda, process, inline, lazy or shuffle:SEED.", metavar="KIND")
+]
 Arms = Annotated[
     str | None,
     typer.Option("--arms", help="Arms instead of the scenario's: a,b.", metavar="NAMES"),
@@ -141,6 +143,21 @@ def expand(paths: Paths, overrides: Set = None, seed: Seed = None, is_json: Json
 
     options = _options("auto", None, None, overrides, seed)
     _leave(commands.expand(paths, options, _screen(is_json)))
+
+
+@app.command()
+def explain(
+    paths: Paths,
+    arm: Annotated[str, typer.Option("--arm", help="A preset, or four choices.", metavar="NAME")],
+    overrides: Set = None,
+    seed: Seed = None,
+    is_json: Json = False,
+) -> None:
+    """Show the commands of a decode and a mixed step under an arm: copies, bytes, launches."""
+    from suite import commands
+
+    options = _options("auto", None, None, overrides, seed)
+    _leave(commands.explain(paths, arm, options, _screen(is_json)))
 
 
 @app.command(name="list")

@@ -64,9 +64,9 @@ PASSES: Mapping[tuple[str, str], PassCost] = MappingProxyType(
         # packed row read, row written; from the arena through a temporary
         ("place", "scatter"): PassCost(0, 2, 2),
         ("place", "gather"): PassCost(0, 4, 5),
-        # id read, id written; where: flag read, written and read as a truth value
+        # id read, id written; where: flag read
         ("merge.ids", "clamp"): PassCost(8, 0, 1),
-        ("merge.ids", "where"): PassCost(11, 0, 2),
+        ("merge.ids", "where"): PassCost(9, 0, 1),
         # id read, row of the table read, row written; indexed: index and id read, id written before that
         ("lookup", "ids"): PassCost(4, 2, 1),
         ("lookup", "safe"): PassCost(4, 2, 1),
@@ -76,7 +76,7 @@ PASSES: Mapping[tuple[str, str], PassCost] = MappingProxyType(
         ("splice", "inputs_embeds"): PassCost(0, 2, 1),
         ("merge", "copy"): PassCost(0, 2, 1),
         # both rows read, temporary written; temporary read, row written
-        ("merge", "where"): PassCost(3, 5, 3),
+        ("merge", "where"): PassCost(1, 5, 2),
         # index and row read, row written
         ("merge", "index"): PassCost(8, 2, 1),
         # arena row read, temporary written; temporary read, row written

@@ -10,16 +10,19 @@ from pathlib import Path
 
 from runner.core import RunnerError
 from runner.device.base import DEVICE_KINDS
-from runner.inputs.arms import ARMS
 from runner.models import MODELS
+from suite.arms import arm_lines, named_arm
 from suite.environment import DeviceFacts, capture
 from suite.errors import SuiteError
 from suite.experiment import EXIT_FINE, Experiment, Stop, exit_code
+from suite.explain import document, render
+from suite.explain import explain as explain_case
 from suite.metrics import DEFINITIONS
 from suite.plan import Options, Plan, find_files, for_check, load_scenarios, make_plan
 from suite.progress import make_console, make_progress, print_results, tokens_text
 from suite.publish import publish
 from suite.record import RunRecord
+from suite.scenario import expand as expand_cases
 from suite.scenario import load_scenario
 from suite.store import RunFolder
 from suite.summary import ArmSummary, summarise
@@ -152,6 +155,18 @@ def report(path: Path, screen: Screen) -> int:
     return EXIT_FINE
 
 
+def explain(paths: Sequence[Path], arm_name: str, options: Options, screen: Screen) -> int:
+    """What a decode step and a mixed step of an arm do, for every case."""
+    arm = named_arm(arm_name)
+    found = [
+        explain_case(case, arm)
+        for scenario in load_scenarios(paths, options)
+        for case in expand_cases(scenario)
+    ]
+    screen.show([render(explanation) for explanation in found], [document(item) for item in found])
+    return EXIT_FINE
+
+
 def list_known(kinds: Sequence[str], screen: Screen) -> int:
     """What names a scenario or an option may use."""
     document = {kind: _known(kind) for kind in kinds}
@@ -173,11 +188,14 @@ def _known(kind: str) -> dict[str, str]:
             for name, spec in MODELS.items()
         }
     if kind == "arms":
-        return {name: arm.description for name, arm in ARMS.items()}
+        return dict(arm_lines())
     if kind == "devices":
         texts = {
             "process": "the CPU, in a process of its own (the default)",
-            "inline": "the CPU, in the runner's process: nothing overlaps",
+            "inline": "the CPU, in the runner's process, every command at once: nothing overlaps",
+            "lazy": "the same, but nothing runs until the host waits: finds host writes that come too early",
+            "shuffle:SEED": "the same, any ready command next, drawn from a seed: finds other races",
+            "cuda": "a GPU, on real streams (the default where there is one)",
         }
         return {name: texts.get(name, "") for name in DEVICE_KINDS}
     return {

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Protocol
 
-from runner.inputs.arms import ARMS
+from suite.arms import named_arm
 from suite.environment import DeviceFacts, utc_text
 from suite.errors import SuiteError
 from suite.metrics import empty_metrics
@@ -238,4 +238,4 @@ def _is_bad(record: RunRecord) -> bool:
     if record.status is Status.FAILED:
         return True
     has_wrong_tokens = record.tokens is not None and record.tokens.num_wrong > 0
-    return has_wrong_tokens and ARMS[record.arm].is_right
+    return has_wrong_tokens and named_arm(record.arm).is_right

@@ -136,6 +136,23 @@ def _first_fault(check: Check, ties_are_wrong: bool) -> int | None:
     return min((index for index in candidates if index is not None), default=None)
 
 
+def patchify(pixels: torch.Tensor, vision: VisionSpec) -> torch.Tensor:
+    """Normalised (images, 3, height, width) as Qwen2-VL's patches, (patches, 3 * 2 * patch_size ** 2).
+
+    One patch after the other: merged row, merged column, then the patches inside it; two equal frames.
+    """
+    size, merge = vision.patch_size, vision.merge_size
+    patches = []
+    for image in pixels:
+        for row, column in np.ndindex(vision.grid_height, vision.grid_width):
+            for inner_row, inner_column in np.ndindex(merge, merge):
+                top = (row * merge + inner_row) * size
+                left = (column * merge + inner_column) * size
+                patch = image[:, top : top + size, left : left + size]
+                patches.append(torch.stack((patch, patch), dim=1).flatten())
+    return torch.stack(patches)
+
+
 def preprocess(images: Sequence[Image], vision: VisionSpec) -> torch.Tensor:
     """Pixels rescaled to 0..1, then normalised by channel: float32, (images, 3, height, width)."""
     for image in images:
@@ -161,26 +178,58 @@ class Reference:
         return embeds
 
     def embed_prompt(self, prompt: Prompt) -> torch.Tensor:
-        """As `embed`, with the images' rows, in order, at the placeholder positions."""
-        embeds = self.embed(prompt.token_ids)
+        """As `embed`, with the images' rows, in order, at the placeholders, and supplied rows as given."""
+        embeds = self.embed(prompt.token_ids or (0,) * len(prompt))
         vision = self.spec.vision
         if vision is None:
             assert not prompt.images, f"{self.spec.name} takes no images"
-            return embeds
-        ids = prompt.token_ids
-        places = [i for i, token in enumerate(ids) if token == vision.image_token_id]
-        num_rows = len(prompt.images) * vision.rows_per_image
-        assert len(places) == num_rows, f"{len(places)} placeholders, {num_rows} image rows"
-        if prompt.images:
-            pixels = preprocess(prompt.images, vision)
-            rows = self._model.model.get_image_features(pixels).pooler_output
-            embeds[0, places] = rows.flatten(0, 1)
+        else:
+            places = _placeholders(prompt, vision)
+            num_rows = len(prompt.images) * vision.rows_per_image
+            assert len(places) == num_rows, f"{len(places)} placeholders, {num_rows} image rows"
+            if prompt.images:
+                embeds[0, places] = self._image_rows(prompt.images, vision)
+        if prompt.embeds is not None:
+            given = np.frombuffer(prompt.embeds.data, np.float32).reshape(len(prompt), -1)
+            supplied = [i for i in range(len(prompt)) if prompt.embeds.is_supplied(i)]
+            embeds[0, supplied] = torch.from_numpy(given.copy())[supplied]
         return embeds
 
-    def hidden(self, embeds: torch.Tensor, cache: DynamicCache | None = None) -> torch.Tensor:
+    def _image_rows(self, images: Sequence[Image], vision: VisionSpec) -> torch.Tensor:
+        """Rows of all images, one after the other: (rows, hidden)."""
+        pixels = preprocess(images, vision)
+        if not vision.patch_size:
+            features = self._model.model.get_image_features(pixels).pooler_output
+        else:
+            grids = torch.tensor([_patch_grid(vision)] * len(images))
+            patches = patchify(pixels, vision)
+            features = self._model.model.get_image_features(patches, grids).pooler_output
+        return torch.cat([rows.flatten(0, -2) for rows in features])
+
+    def positions(self, prompt: Prompt, num_tokens: int) -> torch.Tensor | None:
+        """M-RoPE positions (3, 1, tokens) by transformers' own rule; None where a model has one axis.
+
+        Supplied rows count as text: an image handed over as embeddings keeps no grid.
+        """
+        vision = self.spec.vision
+        if self.spec.rope != "mrope" or vision is None:
+            return None
+        kinds = torch.zeros(1, num_tokens, dtype=torch.int32)
+        kinds[0, _placeholders(prompt, vision)] = 1
+        grids = torch.tensor([_patch_grid(vision)] * len(prompt.images)) if prompt.images else None
+        ids = torch.zeros(1, num_tokens, dtype=torch.int64)
+        positions: torch.Tensor = self._model.model.get_rope_index(ids, kinds, image_grid_thw=grids)[0]
+        return positions
+
+    def hidden(
+        self,
+        embeds: torch.Tensor,
+        cache: DynamicCache | None = None,
+        positions: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """Last hidden states of (requests, tokens, hidden), under transformers' own masks."""
         states: torch.Tensor = self._text(
-            inputs_embeds=embeds, cache=cache, use_cache=cache is not None
+            inputs_embeds=embeds, position_ids=positions, cache=cache, use_cache=cache is not None
         ).last_hidden_state
         return states
 
@@ -202,6 +251,21 @@ class Reference:
         return outputs
 
 
+def _placeholders(prompt: Prompt, vision: VisionSpec) -> list[int]:
+    """Positions of image rows: an image token whose row is not supplied."""
+    embeds = prompt.embeds
+    return [
+        position
+        for position, token in enumerate(prompt.token_ids)
+        if token == vision.image_token_id and not (embeds and embeds.is_supplied(position))
+    ]
+
+
+def _patch_grid(vision: VisionSpec) -> tuple[int, int, int]:
+    """Frames, rows and columns of patches of one image."""
+    return (1, vision.grid_height * vision.merge_size, vision.grid_width * vision.merge_size)
+
+
 class Oracle:
     """Judges output tokens of one model.
 
@@ -218,7 +282,8 @@ class Oracle:
     def check(self, request: Request, output_ids: Sequence[int]) -> Check:
         """Judge a request's output; the same output of the same content is judged once."""
         prompt, output = request.prompt, tuple(output_ids)
-        content = (prompt.token_ids, tuple(image.key for image in prompt.images), output)
+        images = tuple(image.key for image in prompt.images)
+        content = (prompt.token_ids, images, prompt.embeds, output)
         if content not in self._checks:
             self._checks[content] = judge(self.logits(prompt, output), output)
         return self._checks[content]
@@ -231,7 +296,8 @@ class Oracle:
             embeds = self._reference.embed_prompt(prompt)
             if len(output_ids) > 1:  # the last one is judged but feeds nothing
                 embeds = torch.cat([embeds, self._reference.embed(output_ids[:-1])], dim=1)
-            hidden = self._reference.hidden(embeds)[0, len(prompt) - 1 :]
+            positions = self._reference.positions(prompt, embeds.shape[1])
+            hidden = self._reference.hidden(embeds, positions=positions)[0, len(prompt) - 1 :]
             return self._reference.logits(hidden)
 
     @contextmanager

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from runner.device.base import DEVICE_KINDS
-from runner.inputs.arms import ARMS
+from runner.device.base import DEVICE_KINDS, cuda_is_usable
+from suite.arms import named_arm, why_not
 from suite.errors import SuiteError
 from suite.scenario import Case, Scenario, expand, load_scenario, missing_requirements
 from suite.schema import one_of
@@ -17,7 +18,9 @@ from suite.workload import build_workload
 
 AUTO = "auto"
 CUDA = "cuda"
-DEVICE_CHOICES = (AUTO, CUDA, *DEVICE_KINDS)
+DEVICE_CHOICES = (AUTO, *DEVICE_KINDS)
+SHUFFLE = re.compile(r"shuffle:\d+")
+NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 PATTERN = "*.yaml"
 MAX_ROUNDS = 10_000
 
@@ -158,16 +161,23 @@ def for_check(plan: Plan) -> Plan:
 
 def choose_device(name: str) -> str:
     """The kind of device to open; SuiteError where it cannot be had."""
-    if name not in DEVICE_CHOICES:
-        raise SuiteError(f"--device {name}: {one_of(name, DEVICE_CHOICES)}")
     if name == AUTO:
-        return "process"
-    if name not in DEVICE_KINDS:
+        return CUDA if _has_cuda() else "process"
+    if name not in DEVICE_CHOICES and not SHUFFLE.fullmatch(name):
+        raise SuiteError(f"--device {name}: {one_of(name, DEVICE_CHOICES)}")
+    if name == "shuffle:SEED":
+        raise SuiteError(f"--device {name}: put a number in the place of SEED, such as shuffle:1")
+    if name == CUDA and not _has_cuda():
         raise SuiteError(
-            f"--device {name}: this version runs on the CPU only; use --device process, the "
-            "default, or --device inline"
+            f"--device {name}: no CUDA device can be used here (no driver, or a torch without CUDA); "
+            "use --device process"
         )
     return name
+
+
+def _has_cuda() -> bool:
+    """Whether torch can use a GPU; it is only asked, and imported, where there is a driver."""
+    return NVIDIA_DRIVER.exists() and cuda_is_usable()
 
 
 def load_scenarios(paths: Sequence[Path], options: Options) -> list[Scenario]:
@@ -207,8 +217,10 @@ def _check_arms(arms: tuple[str, ...] | None) -> None:
     if arms is None:
         return
     for name in arms:
-        if name not in ARMS:
-            raise SuiteError(f"--arms {','.join(arms)}: {name!r} is no arm; {one_of(name, ARMS)}")
+        try:
+            named_arm(name)
+        except SuiteError as error:
+            raise SuiteError(f"--arms {','.join(arms)}: {error}") from None
     if len(set(arms)) != len(arms):
         raise SuiteError(f"--arms {','.join(arms)}: an arm stands twice; name each once")
 
@@ -220,9 +232,14 @@ def _check_rounds(rounds: int | None) -> None:
 
 def _plan_case(case: Case, options: Options) -> PlannedCase:
     workload = build_workload(case, case.scenario.seed)
+    arms = options.arms or case.scenario.arms
+    for name in arms:
+        reason = why_not(named_arm(name), case.model_spec, case.scenario.traffic)
+        if reason is not None:
+            raise SuiteError(f"{case.scenario.path}: arms: {reason}")
     return PlannedCase(
         case=case,
-        arms=options.arms or case.scenario.arms,
+        arms=arms,
         rounds=options.rounds or case.scenario.rounds,
         warmup_rounds=case.scenario.warmup_rounds,
         workload_hash=workload.hash,

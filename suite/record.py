@@ -85,6 +85,8 @@ class RunRecord(_Frozen):
     notes: tuple[str, ...] = ()
     num_steps: int = 0
     num_requests: int = 0
+    scheduling: Literal["sync", "async"] | None = None  # what the gate decided, and why
+    scheduling_reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,7 @@ class RequestRecord:
     """
 
     request_id: str
-    kind: str  # "text" | "image"
+    kind: str  # suite.workload.RequestKind
     num_prompt_tokens: int  # all positions, image rows included
     num_image_tokens: int
     num_images: int
@@ -114,3 +116,5 @@ class RequestRecord:
     num_tokens_right: int | None = None  # None: not checked
     num_tokens_wrong: int | None = None
     num_tokens_tied: int | None = None
+    num_wasted_tokens: int = 0  # computed for nothing: the request had ended
+    num_supplied_tokens: int = 0  # prompt positions whose row was supplied

@@ -19,10 +19,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+from runner.config import Decision
 from runner.core import DeviceError, FinishReason, RequestState, RunnerError
 from runner.device.base import Device, open_device
 from runner.engine import Engine
+from runner.inputs.arms import Arm
 from runner.measure import Recorder, StepRecord, Timeline, now_ns
+from suite.arms import named_arm
 from suite.arrivals import ScheduledArrivals
 from suite.environment import DeviceFacts, utc_text
 from suite.errors import SuiteError
@@ -41,7 +44,8 @@ from suite.protocol import (
 )
 from suite.record import Failure, RequestRecord, RunRecord, Status, TokenVerdict
 from suite.store import RunFolder
-from suite.workload import Workload, WorkloadRequest, build_workload
+from suite.supplied import embedding_lookup
+from suite.workload import Workload, WorkloadRequest, build_workload, materialise
 
 if TYPE_CHECKING:
     from suite.oracle import Check, Oracle
@@ -128,7 +132,7 @@ def serve(opening: OpenCase, next_command: Callable[[], OpenCase | RunArm | Clos
 
 def _open(kind: str, case: Case) -> tuple[Device, Oracle]:
     """The device and the oracle. Each loads a model for seconds: at once, where in two processes."""
-    if kind == "inline":  # one process must not import torch on two threads
+    if kind != "process":  # one process must not import torch on two threads
         oracle = _make_oracle(case)
         return open_device(kind, case.model_spec, case.runner_config), oracle
     with ThreadPoolExecutor(1) as pool:
@@ -177,6 +181,7 @@ class _Outcome:
     states: Mapping[str, RequestState]
     timelines: Mapping[str, Timeline]
     steps: Sequence[StepRecord]
+    decision: Decision | None
     failure: Failure | None
 
 
@@ -198,15 +203,18 @@ class CaseRunner:
         self._device = device
         self._oracle = oracle
         self._send = send
+        self._supplied: tuple[WorkloadRequest, ...] | None = None
 
     def run(self, command: RunArm) -> Finished:
         """One run, its record made and its tables stored. SuiteError where the disk refuses."""
-        outcome = self._measure()
+        arm = named_arm(command.arm)
+        given = self._given(arm)
+        outcome = self._measure(arm, given)
         self._send(Progress(phase="check"))
-        requests = self._requests(outcome)
+        requests = self._requests(outcome, given)
         failure = outcome.failure or _nothing_completed(requests)
         try:
-            checks = self._check(requests)
+            checks = self._check(requests, given)
         except Exception as error:
             checks, failure = {}, failure or _failure(error)
         requests = [_with_check(request, checks.get(request.request_id)) for request in requests]
@@ -214,18 +222,26 @@ class CaseRunner:
         record = self._record(command, outcome, requests, checks, failure)
         return Finished(record=record, is_leaving=outcome.failure is not None)
 
-    def _measure(self) -> _Outcome:
+    def _given(self, arm: Arm) -> tuple[WorkloadRequest, ...]:
+        """The requests as this arm gets them: as token ids, or with their rows supplied."""
+        if not arm.prompt_embeds:
+            return self._workload.requests
+        if self._supplied is None:
+            self._supplied = materialise(self._workload, embedding_lookup(self._case.model_spec))
+        return self._supplied
+
+    def _measure(self, arm: Arm, given: Sequence[WorkloadRequest]) -> _Outcome:
         """The timed part: nothing in it but the engine, and a word of progress now and then."""
         recorder = Recorder()
         states: Mapping[str, RequestState] = {}
-        failure = None
+        failure, decision = None, None
         gc.collect()
         started_utc = utc_text(datetime.now(UTC))
-        arrivals = ScheduledArrivals(self._workload.requests, self._opening.is_timed)
+        arrivals = ScheduledArrivals(given, self._opening.is_timed)
         try:
-            engine = Engine(self._case.model_spec, self._case.runner_config, self._device)
-            recorder, states = engine.recorder, engine.requests
-            arrivals.start(_Reporter(recorder, len(self._workload.requests), self._send).poll)
+            engine = Engine(self._case.model_spec, self._case.runner_config, self._device, arm)
+            recorder, states, decision = engine.recorder, engine.requests, engine.decision
+            arrivals.start(_Reporter(recorder, len(given), self._send).poll)
             engine.run(arrivals)
         except Exception as error:
             failure = _failure(error)
@@ -237,10 +253,11 @@ class CaseRunner:
             states,
             recorder.timelines,
             recorder.steps,
+            decision,
             failure,
         )
 
-    def _requests(self, outcome: _Outcome) -> list[RequestRecord]:
+    def _requests(self, outcome: _Outcome, given: Sequence[WorkloadRequest]) -> list[RequestRecord]:
         return [
             request_record(
                 item,
@@ -248,12 +265,14 @@ class CaseRunner:
                 outcome.states.get(item.request.request_id),
                 outcome.timelines.get(item.request.request_id),
             )
-            for index, item in enumerate(self._workload.requests)
+            for index, item in enumerate(given)
         ]
 
-    def _check(self, requests: Sequence[RequestRecord]) -> Mapping[str, Check]:
-        """Every completed request held against the oracle."""
-        asked = {item.request.request_id: item.request for item in self._workload.requests}
+    def _check(
+        self, requests: Sequence[RequestRecord], given: Sequence[WorkloadRequest]
+    ) -> Mapping[str, Check]:
+        """Every completed request held against the oracle, as the arm got it."""
+        asked = {item.request.request_id: item.request for item in given}
         return {
             request.request_id: self._oracle.check(asked[request.request_id], request.output_ids)
             for request in requests
@@ -297,6 +316,8 @@ class CaseRunner:
             notes=(*self._workload.notes, *token_notes),
             num_steps=len(outcome.steps),
             num_requests=len(self._workload.requests),
+            scheduling=outcome.decision.scheduling if outcome.decision else None,
+            scheduling_reason=outcome.decision.reason if outcome.decision else None,
         )
 
 
@@ -349,6 +370,8 @@ def request_record(
         error=error,
         num_preemptions=state.num_preemptions if state else 0,
         num_recomputed_tokens=state.num_recomputed if state else 0,
+        num_wasted_tokens=state.num_wasted if state else 0,
+        num_supplied_tokens=item.num_supplied if request.prompt.embeds else 0,
         output_ids=tuple(state.output_ids) if state else (),
     )
 

@@ -52,7 +52,8 @@ def module_of(file: str) -> str:
 
 
 PLANNING_FILES = under(
-    "runner", "core models config blocks encoder_slots admission scheduler commands measure"
+    "runner",
+    "core models config blocks encoder_slots resident_rows admission scheduler commands measure",
 )
 PLANNING = modules(PLANNING_FILES)
 # What the suite may know of a runner: its nouns and settings, never how it plans or computes.
@@ -64,7 +65,7 @@ LAYERS = (
     Layer("planning", PLANNING_FILES, own=PLANNING, loads=(), never=("suite",)),
     Layer(
         "inputs",
-        under("runner/inputs", "arms batch compile routes"),
+        under("runner/inputs", "arms batch compile rope_positions routes staging"),
         libraries=("numpy",),
         own=(*PLANNING, "runner.inputs"),
         loads=("numpy",),
@@ -72,7 +73,7 @@ LAYERS = (
     ),
     Layer(
         "host side of a device",
-        under("runner/device", "base channel process report shared"),
+        under("runner/device", "base channel null process report shared"),
         libraries=("numpy",),
         own=(*PLANNING, "runner.device"),
         loads=("numpy",),
@@ -88,14 +89,14 @@ LAYERS = (
     ),
     Layer(
         "device side of a device",
-        under("runner/device", "inline process_child serial"),
+        under("runner/device", "command_runner cuda host process_child"),
         libraries=("numpy", "torch"),
         own=(*PLANNING, "runner.device", "runner.kernels"),
         never=("suite", "runner.engine", "runner.executor", "runner.inputs"),
     ),
     Layer(
         "kernels",
-        under("runner/kernels", "attention encoder kvcache model program"),
+        under("runner/kernels", "attention encoder kvcache merge model program"),
         libraries=("torch", "transformers"),
         own=(
             *("runner.core", "runner.models", "runner.config", "runner.commands"),

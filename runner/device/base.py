@@ -82,6 +82,13 @@ def poison_host(host: Mapping[str, NDArray[Any]]) -> None:
         array.fill(np.nan if array.dtype.kind == "f" else np.iinfo(array.dtype).max)
 
 
+def cuda_is_usable() -> bool:
+    """Whether `open_device("cuda")` can work. Imports torch."""
+    from runner.device.cuda import is_available
+
+    return is_available()
+
+
 def open_device(kind: str, model: ModelSpec, config: RunnerConfig) -> Device:
     """A device of that kind with the model loaded. RunnerError for an unknown kind or impossible sizes."""
     config.check_model(model)

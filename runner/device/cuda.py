@@ -50,7 +50,7 @@ class CudaDevice(Device):
     def __init__(
         self, model: ModelSpec, config: RunnerConfig, make_program: ProgramFactory = Program
     ) -> None:
-        if not torch.cuda.is_available():
+        if not is_available():
             raise RunnerError("no CUDA device is available here; use --device process")
         buffers = buffer_table(config, model)
         pinned = {name: _pinned(item) for name, item in buffers.items()}
@@ -147,6 +147,10 @@ class CudaDevice(Device):
     def _check(self) -> None:
         if self._failure is not None:
             raise self._failure
+
+
+def is_available() -> bool:
+    return torch.cuda.is_available()
 
 
 def _pinned(item: BufferSpec) -> torch.Tensor:

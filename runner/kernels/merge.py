@@ -1,6 +1,7 @@
 """The ways to bring looked-up and supplied rows together (torch). Each does exactly its own passes.
 
-`where` is what vLLM's V1 runner does, pass by pass: no `out=` may make it cheaper than it is there.
+`where` is what vLLM's V1 runner does, pass by pass: no `out=` may make it cheaper than it is there. Flags are
+bytes of 0 and 1, read as booleans without a pass of their own.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import torch
 
 def safe_ids_where(ids: torch.Tensor, is_token: torch.Tensor) -> torch.Tensor:
     """ids [n] with 0 at supplied positions: a new tensor."""
-    return torch.where(is_token.bool(), ids, 0)
+    return torch.where(is_token.view(torch.bool), ids, 0)
 
 
 def safe_ids_clamp(ids: torch.Tensor) -> torch.Tensor:
@@ -20,7 +21,7 @@ def safe_ids_clamp(ids: torch.Tensor) -> torch.Tensor:
 
 def merge_where(looked_up: torch.Tensor, is_token: torch.Tensor, inputs_embeds: torch.Tensor) -> None:
     """An n x hidden `where` to a temporary, then a copy back."""
-    inputs_embeds.copy_(torch.where(is_token.bool()[:, None], looked_up, inputs_embeds))
+    inputs_embeds.copy_(torch.where(is_token.view(torch.bool)[:, None], looked_up, inputs_embeds))
 
 
 def merge_copy(looked_up: torch.Tensor, inputs_embeds: torch.Tensor) -> None:

@@ -45,9 +45,7 @@ MICRO_GEMMA3_VL = replace(
     name="micro-gemma3-vl",
     num_layers=2,
     sliding_window=8,
-    vision=replace(
-        vision_of(TINY_GEMMA3_VL), image_height=28, image_width=28, grid_height=2, grid_width=2
-    ),
+    vision=replace(vision_of(TINY_GEMMA3_VL), image_height=28, image_width=28, grid_height=2, grid_width=2),
     hf_config={
         **TINY_GEMMA3_VL.hf_config,
         "text_config": _text(
@@ -75,9 +73,7 @@ MICRO_QWEN25_VL = replace(
     TINY_QWEN25_VL,
     name="micro-qwen2.5-vl",
     num_layers=1,
-    vision=replace(
-        vision_of(TINY_QWEN25_VL), image_height=56, image_width=84, grid_height=2, grid_width=3
-    ),
+    vision=replace(vision_of(TINY_QWEN25_VL), image_height=56, image_width=84, grid_height=2, grid_width=3),
     hf_config={
         **TINY_QWEN25_VL.hf_config,
         "text_config": _text(

@@ -66,8 +66,7 @@ class ArmReference:
         return [
             position
             for position, token_id in enumerate(prompt.token_ids)
-            if token_id == vision.image_token_id
-            and not (embeds is not None and embeds.is_supplied(position))
+            if token_id == vision.image_token_id and not (embeds is not None and embeds.is_supplied(position))
         ]
 
     def rope_positions(self, prompt: Prompt, length: int) -> torch.Tensor | None:

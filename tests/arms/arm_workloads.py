@@ -89,7 +89,9 @@ def request_of(
 ) -> Request:
     """`prompt_embeds` false: the same prompt as ids."""
     given, plain = twin_prompts(model, recipe, noise)
-    return Request(name, given if prompt_embeds else plain, SamplingParams(recipe.max_tokens, ignore_eos=True))
+    return Request(
+        name, given if prompt_embeds else plain, SamplingParams(recipe.max_tokens, ignore_eos=True)
+    )
 
 
 class Arrivals:

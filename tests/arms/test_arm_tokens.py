@@ -67,7 +67,9 @@ def covering_table(factors: Mapping[str, tuple[Any, ...]]) -> list[Row]:
 MULTIMODAL_TABLE = covering_table(FACTORS)
 TEXT_TABLE = [
     {**row, "multimodal_ratio": 0.0}
-    for row in covering_table({name: values for name, values in FACTORS.items() if name != "multimodal_ratio"})
+    for row in covering_table(
+        {name: values for name, values in FACTORS.items() if name != "multimodal_ratio"}
+    )
 ]
 BASE = RunnerConfig(
     max_num_seqs=4,
@@ -102,7 +104,9 @@ def make_case(model: ModelSpec, row: Row, tokens: tuple[int, ...], extra_blocks:
     num_supplied, num_images = int(row["embeds_ratio"] * 4), int(row["multimodal_ratio"] * 4)
     kinds: list[PromptKind] = [row["kind"] if i < num_supplied else "ids" for i in range(4)]
     recipes = tuple(
-        Recipe(kinds[i], (9, 5, 7, 6)[i], int(i >= 4 - num_images), tokens[i] + 4 * row["preempts"], seed=i + 1)
+        Recipe(
+            kinds[i], (9, 5, 7, 6)[i], int(i >= 4 - num_images), tokens[i] + 4 * row["preempts"], seed=i + 1
+        )
         for i in range(4)
     )
     config = replace(BASE, max_num_batched_tokens=6) if row["chunks"] else BASE
@@ -141,10 +145,18 @@ def table_of(model: ModelSpec) -> list[Row]:
 
 
 # The whole table on the small twins, and its most mixed row on the presets themselves.
-MIXED = {**dict.fromkeys(("embeds_ratio", "multimodal_ratio"), 0.5), "kind": "spliced", "arrivals": "staggered"}
+MIXED = {
+    **dict.fromkeys(("embeds_ratio", "multimodal_ratio"), 0.5),
+    "kind": "spliced",
+    "arrivals": "staggered",
+}
 MIXED_ROWS = [{**MIXED, "reorders": True, "preempts": preempts, "chunks": True} for preempts in (False, True)]
 TABLE_CASES = [
-    *(pytest.param(model, row, id=f"{model.name}-{name_of(row)}") for model in MICRO for row in table_of(model)),
+    *(
+        pytest.param(model, row, id=f"{model.name}-{name_of(row)}")
+        for model in MICRO
+        for row in table_of(model)
+    ),
     *(
         pytest.param(model, row, id=f"{model.name}-{name_of(row)}")
         for model in (TINY_GEMMA3_VL, TINY_QWEN25_VL)

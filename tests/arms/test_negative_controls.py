@@ -245,9 +245,7 @@ def test_some_orders_hide_stale_and_a_rotation_shows_it(recipes: tuple[Recipe, .
 # ---- overwrite
 
 
-def run_overwrite(
-    model: ModelSpec, arrivals: Arrivals, devices: Any
-) -> tuple[Engine, set[str]]:
+def run_overwrite(model: ModelSpec, arrivals: Arrivals, devices: Any) -> tuple[Engine, set[str]]:
     """Run `overwrite` and hold every supplied position against embed(the id uploaded, -1 as 0)."""
     device = devices("inline", model, CONFIG)
     engine = Engine(model, CONFIG, device, ARMS["overwrite"])
@@ -267,9 +265,7 @@ def run_overwrite(
     return engine, expected.requests
 
 
-def _overwritten(
-    engine: Engine, model: ModelSpec, step: SeenStep, expected: Found
-) -> tuple[Rows, set[int]]:
+def _overwritten(engine: Engine, model: ModelSpec, step: SeenStep, expected: Found) -> tuple[Rows, set[int]]:
     """What theory gives for a step's rows, and which packed offsets it calls wrong."""
     given = np.concatenate([right_rows(engine, model, row) for row in step.rows])
     wrong = set()
@@ -292,7 +288,13 @@ def _overwritten(
 def test_overwrite_fails_every_request_with_a_supplied_row_and_no_other(
     model: ModelSpec, devices: Any
 ) -> None:
-    recipes = (pure(6, 1), ids(5, 2), Recipe("spliced", 8, num_images=1, max_tokens=5, seed=3), pure(4, 4), ids(3, 5))
+    recipes = (
+        pure(6, 1),
+        ids(5, 2),
+        Recipe("spliced", 8, num_images=1, max_tokens=5, seed=3),
+        pure(4, 4),
+        ids(3, 5),
+    )
     engine, wrong = run_overwrite(model, Case(model, CONFIG, recipes, gap=1).arrivals(), devices)
     assert wrong == {"r0", "r2", "r3"}
     # Wrong from the first token on: the prompt itself was lost.
@@ -334,7 +336,9 @@ def test_the_same_prompts_as_ids_on_the_same_engine_hide_overwrite(devices: Any)
     """Rows keep the ids of their last owner, so a prompt of embeddings finds its very ids there."""
     model = MICRO_GEMMA3_VL
     recipes = (pure(6, 1, 4), pure(5, 2, 4), pure(7, 3, 4))
-    first = [(0, request_of(model, f"ids{i}", recipe, prompt_embeds=False)) for i, recipe in enumerate(recipes)]
+    first = [
+        (0, request_of(model, f"ids{i}", recipe, prompt_embeds=False)) for i, recipe in enumerate(recipes)
+    ]
     then = [(20, request_of(model, f"r{i}", recipe)) for i, recipe in enumerate(recipes)]
     engine, wrong = run_overwrite(model, Arrivals([*first, *then]), devices)
     assert wrong == set()
@@ -365,4 +369,3 @@ def test_a_right_arm_gives_the_rows_that_the_wrong_ones_lose(devices: Any) -> No
         assert found.requests == set()
         assert any(step.has(RouteIds) for step in probe.steps)
         assert len({tuple(tokens) for tokens in outputs(engine).values()}) == len(case.recipes)
-

@@ -19,7 +19,12 @@ from runner.inputs.arms import ARMS
 from runner.models import ModelSpec
 
 CONFIG = RunnerConfig(
-    max_num_seqs=3, max_num_batched_tokens=16, max_model_len=32, block_size=8, num_blocks=12, num_resident_rows=64
+    max_num_seqs=3,
+    max_num_batched_tokens=16,
+    max_model_len=32,
+    block_size=8,
+    num_blocks=12,
+    num_resident_rows=64,
 )
 # Joins while the first one decodes, so that its step uploads ids with a -1 among them.
 LATE = 3

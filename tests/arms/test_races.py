@@ -62,7 +62,9 @@ Mutant = Callable[[Device], AbstractContextManager[None]]
 
 def edit_commands(edit: Callable[[list[Command]], list[Command]]) -> Mutant:
     def apply(device: Device) -> AbstractContextManager[None]:
-        context: AbstractContextManager[None] = edited(device, lambda _step_id, commands: edit(list(commands)))
+        context: AbstractContextManager[None] = edited(
+            device, lambda _step_id, commands: edit(list(commands))
+        )
         return context
 
     return apply
@@ -95,7 +97,9 @@ def moved_before(event: str, kind: type[Command], last: bool = False) -> Mutant:
     """The record of an event comes before the first (or last) command of a kind instead of after it."""
 
     def edit(commands: list[Command]) -> list[Command]:
-        (record,) = [command for command in commands if isinstance(command, Record) and command.event == event]
+        (record,) = [
+            command for command in commands if isinstance(command, Record) and command.event == event
+        ]
         commands.remove(record)
         places = [index for index, command in enumerate(commands) if isinstance(command, kind)]
         commands.insert(places[-1 if last else 0], record)
@@ -154,7 +158,9 @@ def test_shuffle_finds_every_mutant_within_50_seeds(
     name: str, arm: str, devices: Any, models_built_once: None
 ) -> None:
     right = expected(CASE, devices)
-    seeds = (seed for seed in range(NUM_SEEDS) if is_found(CASE, MUTANTS[name], f"shuffle:{seed}", arm, right))
+    seeds = (
+        seed for seed in range(NUM_SEEDS) if is_found(CASE, MUTANTS[name], f"shuffle:{seed}", arm, right)
+    )
     assert next(seeds, None) is not None, "50 orders gave the right tokens"
 
 
@@ -210,7 +216,10 @@ def test_a_shuffled_order_depends_on_its_seed_alone(devices: Any, models_built_o
 
     def order(seed: int) -> list[tuple[str, int]]:
         seen: list[tuple[str, int]] = []
-        with open_device(f"shuffle:{seed}", CASE.model, CONFIG) as device, pytest.MonkeyPatch.context() as patch:
+        with (
+            open_device(f"shuffle:{seed}", CASE.model, CONFIG) as device,
+            pytest.MonkeyPatch.context() as patch,
+        ):
             runner_of: Any = device
             run = runner_of._runner.run
 

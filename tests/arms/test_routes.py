@@ -33,7 +33,10 @@ CONFIG = RunnerConfig(
 def run(model: ModelSpec, arm: Arm, recipes: list[tuple[int, Recipe]], devices: Any) -> Engine:
     engine = Engine(model, CONFIG, devices("inline", model, CONFIG), arm)
     engine.run(
-        Arrivals((at, request_of(model, f"r{i}", recipe, arm.prompt_embeds)) for i, (at, recipe) in enumerate(recipes))
+        Arrivals(
+            (at, request_of(model, f"r{i}", recipe, arm.prompt_embeds))
+            for i, (at, recipe) in enumerate(recipes)
+        )
     )
     check_finished(engine)
     return engine
@@ -56,7 +59,9 @@ def routes(engine: Engine) -> list[str]:
 
 @pytest.mark.parametrize("model", MICRO, ids=lambda model: model.name)
 @pytest.mark.parametrize("name", ["ids", "refresh", "fused"])
-def test_the_first_step_is_host_then_a_steady_batch_is_sliced(name: str, model: ModelSpec, devices: Any) -> None:
+def test_the_first_step_is_host_then_a_steady_batch_is_sliced(
+    name: str, model: ModelSpec, devices: Any
+) -> None:
     engine = run(model, ARMS[name], [(0, pure(6)), (0, ids(6))], devices)
     assert routes(engine) == ["host"] + ["slice"] * 5
 
@@ -94,7 +99,9 @@ def test_the_routes_recorded_are_those_the_device_was_told(devices: Any) -> None
     recipes = [(0, ids(7)), (0, pure(2)), (0, ids(6)), (3, pure(3)), (4, ids(5))]
     engine = Engine(model, CONFIG, devices("inline", model, CONFIG), arm)
     with probed(engine, devices("inline", model, CONFIG)) as probe:
-        engine.run(Arrivals((at, request_of(model, f"r{i}", recipe)) for i, (at, recipe) in enumerate(recipes)))
+        engine.run(
+            Arrivals((at, request_of(model, f"r{i}", recipe)) for i, (at, recipe) in enumerate(recipes))
+        )
     seen = set()
     for step, record in zip(probe.steps, engine.recorder.steps, strict=True):
         told = [command for command in step.commands if isinstance(command, RouteIds)]
@@ -176,7 +183,11 @@ def decode_step(name: str, devices: Any) -> tuple[StepRecord, ModelSpec]:
     )
     recipes = [Recipe("pure" if i % 2 else "ids", 1, max_tokens=3, seed=i) for i in range(256)]
     engine = Engine(model, config, devices("inline", model, config), arm)
-    engine.run(Arrivals((0, request_of(model, f"r{i}", recipe, arm.prompt_embeds)) for i, recipe in enumerate(recipes)))
+    engine.run(
+        Arrivals(
+            (0, request_of(model, f"r{i}", recipe, arm.prompt_embeds)) for i, recipe in enumerate(recipes)
+        )
+    )
     (step,) = [step for step in engine.recorder.steps if step.step_id == 1]
     assert (step.kind, step.num_decode_rows, step.num_tokens) == ("decode", 256, 256)
     return step, model
@@ -233,7 +244,9 @@ def traffic(model: ModelSpec) -> Case:
 
 
 @pytest.mark.parametrize("kind", ["inline", "process"])
-@pytest.mark.parametrize("model", [MICRO_GEMMA3_VL, MICRO_QWEN25_VL, MICRO_QWEN3], ids=lambda model: model.name)
+@pytest.mark.parametrize(
+    "model", [MICRO_GEMMA3_VL, MICRO_QWEN25_VL, MICRO_QWEN3], ids=lambda model: model.name
+)
 def test_what_the_commands_say_is_what_the_copies_counted_on_every_step_of_every_arm(
     model: ModelSpec, kind: str, devices: Any
 ) -> None:

@@ -15,6 +15,7 @@ from runner.admission import admit
 from runner.commands import Command, Upload, buffer_table
 from runner.config import RunnerConfig
 from runner.core import Prompt, Request, RequestState, SamplingParams, StepPlan, StepResult
+from runner.inputs.arms import ARMS
 from runner.inputs.batch import InputBatch
 from runner.inputs.compile import StepCompiler
 from runner.inputs.routes import step_kind
@@ -44,10 +45,10 @@ class HostHalf:
         self._requests = {f"r{row}": _request(row, config) for row in range(num_rows)}
         for state in self._requests.values():
             self._scheduler.submit(state)
-        self._batch = InputBatch(config)
+        self._batch = InputBatch(TINY_QWEN3, config)
         buffers = buffer_table(config, TINY_QWEN3)
         host = {name: np.zeros(item.shape, item.dtype) for name, item in buffers.items()}
-        self._compiler = StepCompiler(TINY_QWEN3, config, host)
+        self._compiler = StepCompiler(TINY_QWEN3, config, ARMS["sync-ids"], host)
 
     def prefill(self) -> None:
         """Step until every request decodes; what that took is forgotten."""
@@ -64,7 +65,8 @@ class HostHalf:
         with clock.phase("update_batch"):
             self._batch.update(plan, self._requests)
         with clock.phase("compile"):
-            self.commands = self._compiler.compile(plan, self._batch, self._requests)
+            staged = self._compiler.stage(plan, self._batch, self._requests, {})
+            self.commands = self._compiler.compile(staged, self._requests)
         self.plan = plan
         self._note(clock)
 

@@ -18,6 +18,7 @@ from runner.core import DeviceInfo, Request
 from runner.device.base import Device, DeviceReport
 from runner.engine import Engine
 from runner.executor import Executor
+from runner.inputs.arms import ARMS
 from runner.measure import StepClock
 from runner.models import TINY_GEMMA3_VL, TINY_QWEN3, ModelSpec
 
@@ -198,7 +199,7 @@ def test_no_host_buffer_is_written_before_the_last_steps_uploads_are_done() -> N
     """The fence: a copy may still be reading the buffers when the next step is ready to be written."""
     device = Watched(TINY_QWEN3)
     simulation = Simulation(CONFIG, TINY_QWEN3)
-    executor = Executor(TINY_QWEN3, CONFIG, device)
+    executor = Executor(TINY_QWEN3, CONFIG, ARMS["sync-ids"], device)
     simulation.submit(text_request(TINY_QWEN3, "r", 40, 2))
     for _ in range(2):
         plan = simulation.plan()
@@ -219,7 +220,7 @@ def test_no_host_buffer_is_written_before_the_last_steps_uploads_are_done() -> N
 def test_a_step_in_flight_knows_its_rows_though_the_batch_has_moved_on() -> None:
     device = Watched(TINY_QWEN3)
     simulation = Simulation(CONFIG, TINY_QWEN3)
-    executor = Executor(TINY_QWEN3, CONFIG, device)
+    executor = Executor(TINY_QWEN3, CONFIG, ARMS["sync-ids"], device)
     simulation.submit(
         *(text_request(TINY_QWEN3, name, 4, count) for name, count in zip("abc", (1, 9, 9), strict=True))
     )

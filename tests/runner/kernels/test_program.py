@@ -51,7 +51,7 @@ class Bench:
 
     def __init__(self, model: ModelSpec) -> None:
         buffers = buffer_table(CONFIG, model)
-                self.host = {
+        self.host = {
             name: torch.from_numpy(np.zeros(item.shape, item.dtype)) for name, item in buffers.items()
         }
         self.program = Program(model, CONFIG, buffers, self.host, torch.device("cpu"))
@@ -360,7 +360,9 @@ def test_an_image_changes_what_is_sampled_as_it_does_in_the_reference(vl: Bench)
     vl.load_ids(*ids)
     vl.load_image(0, 4)
     positions = vl.load_metadata([(0, len(ids), [6, 7, 8, 9, 10, 1])])
-    vl.run(positions, Encode(0, 0), Lookup(len(ids)), Splice("looked_up", 0, 0, 4, 16), Merge("copy", len(ids)))
+    vl.run(
+        positions, Encode(0, 0), Lookup(len(ids)), Splice("looked_up", 0, 0, 4, 16), Merge("copy", len(ids))
+    )
     vl.run(Forward(len(ids), "inputs_embeds"), Sample("sampled_ids.0", 1))
     with torch.inference_mode():
         wanted = reference_of("vl").greedy([Prompt(ids, (image(4),))], 1)[0]

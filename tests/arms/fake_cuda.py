@@ -1,0 +1,138 @@
+"""A recording stand-in for the torch.cuda calls that the CUDA device makes. Work runs at once, on the CPU.
+
+Time is a counter of nanoseconds that every recorded event advances; like CUDA's, an elapsed time is a float32 of
+milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from runner.commands import BufferSpec
+from runner.config import RunnerConfig
+from runner.kernels.program import CopyCounter, Program, Wire
+from runner.models import ModelSpec
+
+# A step records its events in this order; the first event of all ties the clocks.
+EVENT_NAMES = ("start", "uploads", "sampled", "output")
+
+
+class FakeCuda:
+    """`log` holds one line for each call that orders work; `elapsed` the pairs whose distance was asked."""
+
+    def __init__(self, tick_ns: int = 1_000) -> None:
+        self.log: list[str] = []
+        self.elapsed: list[tuple[str, str]] = []
+        self.pinned: list[int] = []
+        self.streams: list[FakeStream] = []
+        self.current: FakeStream | None = None
+        self.tick_ns = tick_ns
+        self.now_ns = 0
+        self.events: list[FakeEvent] = []
+
+    def install(self, patch: pytest.MonkeyPatch) -> None:
+        zeros = torch.zeros
+
+        def pinned_zeros(shape: Any, *, pin_memory: bool = False, **options: Any) -> torch.Tensor:
+            tensor = zeros(shape, **options)
+            if pin_memory:
+                self.pinned.append(tensor.nbytes)
+            return tensor
+
+        patch.setattr(torch, "zeros", pinned_zeros)
+        patch.setattr(torch.cuda, "is_available", lambda: True)
+        patch.setattr(torch.cuda, "get_device_name", lambda: "a fake device")
+        patch.setattr(torch.cuda, "synchronize", lambda: self.log.append("synchronize device"))
+        patch.setattr(torch.cuda, "Stream", lambda: FakeStream(self))
+        patch.setattr(torch.cuda, "Event", lambda **options: FakeEvent(self, **options))
+        patch.setattr(torch.cuda, "stream", self.on)
+
+    @contextmanager
+    def on(self, stream: FakeStream) -> Iterator[None]:
+        assert self.current is None, "streams are not nested"
+        self.current = stream
+        try:
+            yield
+        finally:
+            self.current = None
+
+    def clear(self) -> None:
+        """Forget what happened; the next event is a step's first."""
+        self.log.clear()
+        self.elapsed.clear()
+        self.events.clear()
+
+
+class FakeStream:
+    def __init__(self, cuda: FakeCuda) -> None:
+        self.name = ("compute", "output")[len(cuda.streams)]
+        self._cuda = cuda
+        cuda.streams.append(self)
+
+    def wait_event(self, event: FakeEvent) -> None:
+        assert event.is_recorded, "a wait for an event nobody recorded does nothing"
+        self._cuda.log.append(f"{self.name}: wait {event.name}")
+
+
+class FakeEvent:
+    def __init__(self, cuda: FakeCuda, enable_timing: bool = False, blocking: bool = False) -> None:
+        self.is_timed, self.is_blocking = enable_timing, blocking
+        self.is_recorded = False
+        self.time_ns = 0
+        self._cuda = cuda
+        number = len(cuda.events)
+        self.name = f"{EVENT_NAMES[number % 4]} {number // 4}"
+        cuda.events.append(self)
+
+    def record(self, stream: FakeStream) -> None:
+        assert not self.is_recorded, "an event recorded again would wake its waiter a step late"
+        self.is_recorded = True
+        self._cuda.now_ns += self._cuda.tick_ns
+        self.time_ns = self._cuda.now_ns
+        self._cuda.log.append(f"{stream.name}: record {self.name}")
+
+    def synchronize(self) -> None:
+        assert self.is_recorded
+        self._cuda.log.append(f"host: synchronize {self.name}")
+
+    def elapsed_time(self, end: FakeEvent) -> float:
+        assert self.is_timed
+        assert end.is_timed
+        self._cuda.elapsed.append((self.name, end.name))
+        return float(np.float32((end.time_ns - self.time_ns) / 1e6))
+
+
+class LoggedProgram(Program):
+    """The real program on CPU tensors; each command is logged with the stream it was launched on."""
+
+    cuda: FakeCuda
+
+    def execute(self, command: Wire, copies: CopyCounter) -> None:
+        assert self.cuda.current is not None, "launched on no stream"
+        what = " ".join(str(part) for part in command[:2] if isinstance(part, str))
+        self.cuda.log.append(f"{self.cuda.current.name}: {what}")
+        super().execute(command, copies)
+
+
+def program_maker(cuda: FakeCuda) -> Any:
+    """Makes the program of a device under `cuda`."""
+
+    def make(
+        spec: ModelSpec,
+        config: RunnerConfig,
+        buffers: Mapping[str, BufferSpec],
+        host: Mapping[str, torch.Tensor],
+        device: torch.device,
+    ) -> Program:
+        assert device.type == "cuda"
+        program = LoggedProgram(spec, config, buffers, host, torch.device("cpu"))
+        program.cuda = cuda
+        return program
+
+    return make

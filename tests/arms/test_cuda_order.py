@@ -1,0 +1,264 @@
+"""The order in which the CUDA device launches, records and waits, against a recording fake of torch.cuda."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+from arm_models import MICRO_GEMMA3_VL
+from arm_probes import edited
+from arm_workloads import Arrivals, Recipe, outputs, request_of
+from fake_cuda import FakeCuda, program_maker
+
+from runner.commands import OUTPUT_READY, UPLOADS_DONE, Command, Lookup, Record, Wait, buffer_table, row_bytes
+from runner.config import RunnerConfig
+from runner.core import DeviceError, RunnerError
+from runner.device.base import open_device
+from runner.device.cuda import CudaDevice
+from runner.engine import Engine
+from runner.executor import Executor
+from runner.inputs.arms import ARMS
+
+MODEL = MICRO_GEMMA3_VL
+CONFIG = RunnerConfig(
+    max_num_seqs=2, max_num_batched_tokens=8, max_model_len=32, block_size=8, num_blocks=8, num_resident_rows=16
+)
+
+# Three consecutive async steps of `refresh`: a prompt, then two decodes, all three planned ahead.
+GOLDEN = """
+compute: record start 0
+compute: upload input_ids
+compute: upload step_metadata.0
+compute: upload is_token_ids
+compute: upload inputs_embeds
+compute: record uploads 0
+compute: positions step_metadata.0
+compute: merge.ids where
+compute: lookup safe
+compute: merge where
+compute: forward
+compute: sample sampled_ids.0
+compute: record sampled 0
+output: wait sampled 0
+output: download sampled_ids.0
+output: record output 0
+host: synchronize uploads 0
+compute: record start 1
+compute: upload step_metadata.1
+compute: upload is_token_ids
+compute: record uploads 1
+compute: positions step_metadata.1
+compute: route.ids slice
+compute: merge.ids where
+compute: lookup safe
+compute: merge where
+compute: forward
+compute: sample sampled_ids.1
+compute: record sampled 1
+output: wait sampled 1
+output: download sampled_ids.1
+output: record output 1
+host: synchronize output 0
+host: synchronize uploads 1
+compute: record start 2
+compute: upload step_metadata.0
+compute: upload is_token_ids
+compute: record uploads 2
+compute: positions step_metadata.0
+compute: route.ids slice
+compute: merge.ids where
+compute: lookup safe
+compute: merge where
+compute: forward
+compute: sample sampled_ids.0
+compute: record sampled 2
+output: wait sampled 2
+output: download sampled_ids.0
+output: record output 2
+host: synchronize output 1
+host: synchronize output 2
+""".strip().splitlines()
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
+    fake = FakeCuda()
+    fake.install(monkeypatch)
+    yield fake
+
+
+def serve_three_steps(cuda: FakeCuda, device: CudaDevice) -> Engine:
+    engine = Engine(MODEL, CONFIG, device, ARMS["refresh"])
+    cuda.clear()
+    engine.run(Arrivals([(0, request_of(MODEL, "r", Recipe("pure", 4, max_tokens=3, seed=1)))]))
+    return engine
+
+
+def orders(cuda: FakeCuda) -> list[str]:
+    """What orders work: launches, records, waits, and the host's own waits."""
+    return [line.replace("forward inputs_embeds", "forward") for line in cuda.log]
+
+
+def test_three_async_steps_launch_record_and_wait_in_this_order(
+    cuda: FakeCuda, models_built_once: None
+) -> None:
+    with CudaDevice(MODEL, CONFIG, program_maker(cuda)) as device:
+        engine = serve_three_steps(cuda, device)
+        assert orders(cuda) == GOLDEN
+    assert cuda.log[-1] == "synchronize device", "nothing may run when the buffers go"
+    assert len(engine.recorder.steps) == 3
+
+
+def test_the_tokens_are_those_of_every_other_device(
+    cuda: FakeCuda, devices: Any, models_built_once: None
+) -> None:
+    request = request_of(MODEL, "r", Recipe("pure", 4, max_tokens=3, seed=1))
+    with CudaDevice(MODEL, CONFIG, program_maker(cuda)) as device:
+        tokens = outputs(serve_three_steps(cuda, device))
+    inline = Engine(MODEL, CONFIG, devices("inline", MODEL, CONFIG), ARMS["refresh"])
+    inline.run(Arrivals([(0, request)]))
+    assert tokens == outputs(inline)
+
+
+# ---- dropping any one of them shows
+
+Drop = Callable[[Command], bool]
+PER_STEP: dict[str, Drop] = {
+    "the wait for the sampled ids": lambda command: isinstance(command, Wait),
+    "the record of the uploads": lambda command: isinstance(command, Record) and command.event == UPLOADS_DONE,
+    "the record of the sampled ids": lambda command: isinstance(command, Record) and command.event == "sampled",
+    "the record of the output": lambda command: isinstance(command, Record) and command.event == OUTPUT_READY,
+}
+
+
+@pytest.mark.parametrize("step_id", range(3))
+@pytest.mark.parametrize("name", PER_STEP)
+def test_dropping_one_wait_or_record_of_one_step_shows(
+    name: str, step_id: int, cuda: FakeCuda, models_built_once: None
+) -> None:
+    def edit(step: int, commands: Sequence[Command]) -> list[Command]:
+        return [command for command in commands if step != step_id or not PER_STEP[name](command)]
+
+    with CudaDevice(MODEL, CONFIG, program_maker(cuda)) as device, edited(device, edit):
+        try:
+            serve_three_steps(cuda, device)
+        except (KeyError, RunnerError):
+            return  # a wait for an event that was never recorded
+        assert orders(cuda) != GOLDEN
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_dropping_one_wait_of_the_host_shows(
+    number: int, cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, models_built_once: None
+) -> None:
+    """The fence, and the waits for a step's output."""
+    assert sum(line.startswith("host:") for line in GOLDEN) == 5
+    wait = CudaDevice.wait
+    seen: list[str] = []
+
+    def skip_one(device: CudaDevice, event: str, step_id: int) -> None:
+        seen.append(event)
+        if len(seen) - 1 != number:
+            wait(device, event, step_id)
+
+    monkeypatch.setattr(CudaDevice, "wait", skip_one)
+    with CudaDevice(MODEL, CONFIG, program_maker(cuda)) as device:
+        serve_three_steps(cuda, device)
+    assert seen.count(UPLOADS_DONE) == 2
+    assert seen.count(OUTPUT_READY) == 3
+    assert orders(cuda)[: len(GOLDEN)] != GOLDEN
+
+
+def test_without_the_fence_the_golden_order_differs(
+    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, models_built_once: None
+) -> None:
+    monkeypatch.setattr(Executor, "_wait_for_fence", lambda _executor: None)
+    with CudaDevice(MODEL, CONFIG, program_maker(cuda)) as device:
+        serve_three_steps(cuda, device)
+        assert orders(cuda) == [line for line in GOLDEN if not line.startswith("host: synchronize uploads")]
+
+
+# ---- buffers, events, clocks
+
+
+def test_every_host_buffer_is_pinned_and_every_event_new_timed_and_blocking(
+    cuda: FakeCuda, models_built_once: None
+) -> None:
+    with CudaDevice(MODEL, CONFIG, program_maker(cuda)) as device:
+        table = buffer_table(CONFIG, MODEL)
+        assert cuda.pinned == [item.shape[0] * row_bytes(item) for item in table.values()]
+        assert set(device.host) == set(table)
+        serve_three_steps(cuda, device)
+    assert len(cuda.events) == 12
+    assert all(event.is_timed and event.is_blocking and event.is_recorded for event in cuda.events)
+    assert [stream.name for stream in cuda.streams] == ["compute", "output"]
+
+
+def test_a_report_is_read_only_from_adjacent_events_and_only_after_the_output(
+    cuda: FakeCuda, models_built_once: None
+) -> None:
+    with CudaDevice(MODEL, CONFIG, program_maker(cuda)) as device:
+        serve_three_steps(cuda, device)
+    (first, *pairs) = cuda.elapsed
+    assert first[1] == "start 0"  # from the event that ties the clocks
+    assert pairs == [
+        ("start 0", "output 0"),
+        ("start 0", "start 1"),
+        ("start 1", "output 1"),
+        ("start 1", "start 2"),
+        ("start 2", "output 2"),
+    ]
+
+
+def test_times_are_summed_in_integers_from_step_to_step(cuda: FakeCuda, models_built_once: None) -> None:
+    """After a minute a float32 of milliseconds counts in steps of 4 us; here every step stays exact."""
+    cuda.tick_ns = 123_457
+    config = RunnerConfig(max_num_seqs=1, max_num_batched_tokens=4, max_model_len=100, block_size=8, num_blocks=16)
+    with CudaDevice(MODEL, config, program_maker(cuda)) as device:
+        engine = Engine(MODEL, config, device, ARMS["sync-ids"])
+        cuda.now_ns += 3_600_000_000_000  # an hour after the clocks were tied
+        device._start_clock()
+        engine.run(Arrivals([(0, request_of(MODEL, "r", Recipe("ids", 2, max_tokens=60, seed=1)))]))
+    steps = engine.recorder.steps
+    starts = [step.device_start_ns for step in steps]
+    assert {after - before for before, after in zip(starts, starts[1:], strict=False)} == {4 * 123_457}
+    assert {step.device_ns for step in steps} == {3 * 123_457}
+
+
+def test_a_failing_command_is_typed_and_poisons_the_device(cuda: FakeCuda, models_built_once: None) -> None:
+    def edit(step: int, commands: Sequence[Command]) -> list[Command]:
+        return [Lookup("ids", 999_999) if isinstance(c, Lookup) and step == 1 else c for c in commands]
+
+    with CudaDevice(MODEL, CONFIG, program_maker(cuda)) as device, edited(device, edit):
+        with pytest.raises(DeviceError) as caught:
+            serve_three_steps(cuda, device)
+        assert caught.value.step_id == 1
+        for call in (lambda: device.wait(OUTPUT_READY, 0), lambda: device.execute(5, []), device.reset):
+            with pytest.raises(DeviceError):
+                call()
+    assert cuda.log[-1] != "synchronize device", "a device that failed is not waited for"
+
+
+def test_a_failure_the_device_tells_at_a_wait_is_typed(
+    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, models_built_once: None
+) -> None:
+    with CudaDevice(MODEL, CONFIG, program_maker(cuda)) as device:
+        event = type(cuda.events[0])
+
+        def fail(_event: object) -> None:
+            raise RuntimeError("an illegal memory access was encountered")
+
+        Engine(MODEL, CONFIG, device, ARMS["refresh"])
+        monkeypatch.setattr(event, "synchronize", fail)
+        device.execute(0, [Record(UPLOADS_DONE)])
+        with pytest.raises(DeviceError, match="illegal memory access") as caught:
+            device.wait(UPLOADS_DONE, 0)
+        assert caught.value.step_id == 0
+
+
+def test_without_a_device_the_error_says_what_to_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(RunnerError, match="--device process"):
+        open_device("cuda", MODEL, CONFIG)
