@@ -160,7 +160,7 @@ class RequestStatus(Enum):
     FINISHED = "finished"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class RequestState:
     """The one mutable noun: a request on its way. The scheduler writes it, others read it.
 
@@ -205,7 +205,8 @@ class RequestState:
 class ScheduledRow(NamedTuple):
     """One request's share of a step: positions [first, first + num_tokens).
 
-    `samples` is true when the step reaches the request's last token, so that its sampled token counts.
+    `samples` is true when the step reaches the request's last token, so that its sampled token counts;
+    `is_decode` when it computes one token that the request itself sampled before.
     """
 
     request_id: str
@@ -213,6 +214,7 @@ class ScheduledRow(NamedTuple):
     first: int
     num_tokens: int
     samples: bool
+    is_decode: bool = False
 
 
 class EncodeItem(NamedTuple):

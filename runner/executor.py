@@ -12,7 +12,7 @@ from runner.device.base import Device
 from runner.inputs.arms import Arm
 from runner.inputs.batch import InputBatch
 from runner.inputs.compile import StagedStep, StepCompiler
-from runner.inputs.routes import EmbedsRoute, IdsRoute, is_decode_row, step_kind
+from runner.inputs.routes import EmbedsRoute, IdsRoute, step_kind
 from runner.measure import StepClock, StepRecord, now_ns
 from runner.models import ModelSpec
 
@@ -42,7 +42,7 @@ class InFlight:
         """What the step cost, once its result is retired."""
         plan, phases = self.plan, self.clock.phase_ns
         report = self.device.report(plan.step_id)
-        decodes = sum(is_decode_row(row) for row in plan.rows)
+        decodes = sum(row.is_decode for row in plan.rows)
         return StepRecord(
             step_id=plan.step_id,
             kind=step_kind(plan),

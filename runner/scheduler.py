@@ -178,7 +178,8 @@ class Scheduler:
             draft.splices.extend(self._splices(state, first, count))
         assert state.slot is not None
         samples = first + count == state.num_tokens + state.num_in_flight
-        draft.rows.append(ScheduledRow(state.request_id, state.slot, first, count, samples))
+        is_decode = samples and count == 1 and first >= state.num_prompt
+        draft.rows.append(ScheduledRow(state.request_id, state.slot, first, count, samples, is_decode))
         draft.scheduled.add(state.request_id)
         draft.budget -= count
         state.num_computed += count

@@ -84,6 +84,7 @@ class CudaDevice(Device):
             self._fail(step_id, event, error)
 
     def report(self, step_id: int) -> DeviceReport:
+        self._check()
         step = self._steps[step_id]
         start_ns = self._since_last_start(step.start)
         elapsed_ms = step.start.elapsed_time(step.events[OUTPUT_READY])

@@ -64,6 +64,7 @@ class HostDevice(Device):
             self._run_some()
 
     def report(self, step_id: int) -> DeviceReport:
+        self._check()
         return self._reports.read(step_id)
 
     def reset(self) -> None:

@@ -47,7 +47,11 @@ class ProcessDevice(Device):
         self._is_closed = False
         self.num_blocked_waits = 0
         self._start(model, config, layout)
-        self.info = self._expect("ready", _START_TIMEOUT_S)[0]
+        try:
+            self.info = self._expect("ready", _START_TIMEOUT_S)[0]
+        except BaseException:
+            self.close()
+            raise
 
     def execute(self, step_id: int, commands: Sequence[Command]) -> None:
         self._check()
@@ -63,6 +67,7 @@ class ProcessDevice(Device):
         self._block(index, step_id)
 
     def report(self, step_id: int) -> DeviceReport:
+        self._check()
         return self._reports.read(step_id)
 
     def reset(self) -> None:
@@ -132,9 +137,10 @@ class ProcessDevice(Device):
         return True
 
     def _raise_if_failed(self, index: int, step_id: int) -> None:
-        if self._connection.poll():
+        has_ended = self._process.exitcode is not None
+        if self._connection.poll():  # asked last: what was sent before the end is there by now
             self._expect("nothing", 0.0)
-        if self._events[index] < step_id and self._process.exitcode is not None:
+        if self._events[index] < step_id and has_ended:
             self._raise_death()
 
     def _expect(self, kind: str, timeout_s: float) -> tuple[Any, ...]:

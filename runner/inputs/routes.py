@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.core import ScheduledRow, StepPlan
+from runner.core import StepPlan
 from runner.inputs.arms import Arm
 from runner.inputs.batch import InputBatch
 from runner.models import ModelSpec
@@ -72,14 +72,9 @@ def embeds_route(model: ModelSpec, arm: Arm, batch: InputBatch, all_tokens: bool
     return "merge" if (not all_tokens if decides_per_step else batch.has_supplied) else "lookup"
 
 
-def is_decode_row(row: ScheduledRow) -> bool:
-    """One token, and it is the request's last: the row goes on from what it sampled before."""
-    return row.num_tokens == 1 and row.samples
-
-
 def step_kind(plan: StepPlan) -> StepKind:
     """`decode` when every row is a decode row, `prefill` when none is."""
-    decodes = sum(is_decode_row(row) for row in plan.rows)
+    decodes = sum(row.is_decode for row in plan.rows)
     if decodes == len(plan.rows):
         return "decode"
     return "prefill" if decodes == 0 else "mixed"

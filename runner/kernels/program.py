@@ -120,8 +120,8 @@ class Program:
     # ---- one method per command
 
     def _upload(self, buffer: str, host_first: int, device_first: int, count: int) -> None:
-        source = self._host[buffer][host_first : host_first + count]
-        target = self._buffers[buffer][device_first : device_first + count]
+        source = _rows(self._host[buffer], host_first, count)
+        target = _rows(self._buffers[buffer], device_first, count)
         target.copy_(source, non_blocking=True)
         self._copies.upload(buffer, source)
 
@@ -186,7 +186,8 @@ class Program:
         self._buffers["inputs_embeds"].index_copy_(0, metadata.place_target, rows)
 
     def _encode(self, item: int, slot: int) -> None:
-        self._encoder_rows[slot].copy_(self._model.encode(self._buffers["pixels"][item]))
+        (pixels,) = _rows(self._buffers["pixels"], item, 1)
+        _rows(self._encoder_rows, slot, 1)[0].copy_(self._model.encode(pixels))
 
     def _make_safe_ids(self, kind: str, count: int) -> None:
         ids = self._buffers["input_ids"][:count]
@@ -205,9 +206,9 @@ class Program:
         self._looked_up = self._model.lookup(ids)
 
     def _splice(self, target: str, slot: int, item_first: int, row_first: int, count: int) -> None:
-        rows = self._encoder_rows[slot, item_first : item_first + count]
+        rows = _rows(_rows(self._encoder_rows, slot, 1)[0], item_first, count)
         into = self._looked_up if target == "looked_up" else self._buffers["inputs_embeds"]
-        into[row_first : row_first + count].copy_(rows)
+        _rows(into, row_first, count).copy_(rows)
 
     def _merge(self, kind: str, count: int) -> None:
         embeds = self._buffers["inputs_embeds"]
@@ -253,8 +254,8 @@ class Program:
         self._buffers[buffer][:count].copy_(logits.argmax(dim=-1))
 
     def _download(self, buffer: str, count: int) -> None:
-        source = self._buffers[buffer][:count]
-        self._host[buffer][:count].copy_(source, non_blocking=True)
+        source = _rows(self._buffers[buffer], 0, count)
+        _rows(self._host[buffer], 0, count).copy_(source, non_blocking=True)
         self._copies.download_bytes += source.nbytes
 
     def _current_metadata(self) -> _StepMetadata:
@@ -312,6 +313,13 @@ class _StepMetadata:
         """[tokens] the arena row of each position; of no meaning where its row has none there."""
         firsts = self._packed[self._layout.resident_first : self._layout.has_mask].long()
         return (firsts[self.row_of_token] + self.positions).clamp(0, num_resident_rows - 1)
+
+
+def _rows(tensor: torch.Tensor, first: int, count: int) -> torch.Tensor:
+    """Rows [first, first + count), all of them: a slice would leave out what is not there."""
+    if first < 0 or count < 0 or first + count > len(tensor):
+        raise IndexError(f"rows [{first}, {first + count}) of a tensor of {len(tensor)}")
+    return tensor[first : first + count]
 
 
 def _check_range(what: str, values: torch.Tensor, limit: int) -> None:

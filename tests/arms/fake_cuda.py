@@ -1,7 +1,7 @@
 """A recording stand-in for the torch.cuda calls that the CUDA device makes. Work runs at once, on the CPU.
 
-Time is a counter of nanoseconds that every recorded event advances; like CUDA's, an elapsed time is a float32 of
-milliseconds.
+Time is a counter of nanoseconds that every recorded event advances; like CUDA's, an elapsed time is a float32
+of milliseconds.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class FakeCuda:
     def install(self, patch: pytest.MonkeyPatch) -> None:
         zeros = torch.zeros
 
-        def pinned_zeros(shape: Any, *, pin_memory: bool = False, **options: Any) -> torch.Tensor:
-            tensor = zeros(shape, **options)
+        def pinned_zeros(*shape: Any, pin_memory: bool = False, **options: Any) -> torch.Tensor:
+            tensor: torch.Tensor = zeros(*shape, **options)
             if pin_memory:
                 self.pinned.append(tensor.nbytes)
             return tensor

@@ -173,8 +173,8 @@ CONFIG = RunnerConfig(
     num_encoder_slots=2,
     num_resident_rows=128,
 )
-# Two supplied rows at the very start of the batch, so that rows 2 and 3 escape stale flags and rows 0 and 1 do
-# not; then a newcomer in a row that was used before.
+# Two supplied rows at the very start of the batch, so that rows 2 and 3 escape stale flags and rows 0 and 1
+# do not; then a newcomer in a row that was used before.
 RECIPES = (
     Recipe("pure", 2, max_tokens=6, seed=1),
     Recipe("spliced", 9, max_tokens=3, seed=2, supplied_from=4),

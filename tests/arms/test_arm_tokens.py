@@ -83,8 +83,8 @@ BASE = RunnerConfig(
 )
 
 
-# Output lengths to choose from, and blocks beyond the fewest: which of them makes rows move or requests give way
-# depends on how long the prompts are, so the first that does is taken (`case_of`).
+# Output lengths to choose from, and blocks beyond the fewest: which of them makes rows move or requests give
+# way depends on how long the prompts are, so the first that does is taken (`case_of`).
 TOKENS = ((7, 2, 6, 5), (12, 3, 12, 9), (18, 4, 14, 12), (15, 15, 6, 16), (20, 12, 18, 18))
 EXTRA_BLOCKS = (1, 2, 4, 3)
 

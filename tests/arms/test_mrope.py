@@ -36,7 +36,9 @@ def with_images(num_images: int, before: int, between: int, after: int) -> Promp
     vision = vision_of(QWEN)
     ids: tuple[int, ...] = text_ids(QWEN, before, 1)
     for index in range(num_images):
-        ids += vision.placeholder_ids() + text_ids(QWEN, between if index < num_images - 1 else after, index + 2)
+        ids += vision.placeholder_ids() + text_ids(
+            QWEN, between if index < num_images - 1 else after, index + 2
+        )
     return Prompt(ids, tuple(image_of(QWEN.name, index) for index in range(num_images)))
 
 
@@ -117,7 +119,10 @@ def as_embeddings(model: ModelSpec, prompt: Prompt) -> Prompt:
 
 def picture(model: ModelSpec) -> Prompt:
     vision = vision_of(model)
-    return Prompt((*text_ids(model, 4, 1), *vision.placeholder_ids(), *text_ids(model, 5, 2)), (image_of(model.name, 1),))
+    return Prompt(
+        (*text_ids(model, 4, 1), *vision.placeholder_ids(), *text_ids(model, 5, 2)),
+        (image_of(model.name, 1),),
+    )
 
 
 @pytest.mark.parametrize("arm", ["sync-rows", "refresh", "fused"])
@@ -137,7 +142,12 @@ def test_an_image_as_embeddings_is_the_image_only_where_positions_are_the_same(
 def test_qwen_grid_reaches_decodes_across_chunks(devices: Any) -> None:
     """Images cut into chunks, and tokens after them, whose positions lag behind their index."""
     config = RunnerConfig(
-        max_num_seqs=2, max_num_batched_tokens=7, max_model_len=128, block_size=8, num_blocks=40, num_encoder_slots=2
+        max_num_seqs=2,
+        max_num_batched_tokens=7,
+        max_model_len=128,
+        block_size=8,
+        num_blocks=40,
+        num_encoder_slots=2,
     )
     for name in ("ids", "sync-ids"):
         engine = Engine(QWEN, config, devices("inline", QWEN, config), ARMS[name])
@@ -154,7 +164,9 @@ def test_patches_and_pixels_are_those_of_the_image_processor() -> None:
     image = image_of(QWEN.name, 3)
     pixels = np.frombuffer(image.data, np.uint8).reshape(image.shape)
     expected = qwen_patches(pixels)
-    normalised = normalise_pixels(torch.from_numpy(pixels.copy())[None], vision.channel_mean, vision.channel_std)
+    normalised = normalise_pixels(
+        torch.from_numpy(pixels.copy())[None], vision.channel_mean, vision.channel_std
+    )
     ours = to_patches(normalised[0], vision)
     assert expected["image_grid_thw"].tolist() == [[1, vision.grid_height * 2, vision.grid_width * 2]]
     torch.testing.assert_close(ours, expected["pixel_values"], rtol=1e-5, atol=1e-6)

@@ -1,7 +1,7 @@
 """The wrong arms follow theory: exactly the rows it names are wrong, with exactly the values it names.
 
-`stale`: from the last mixed step until the next one, batch row i is given inputs_embeds[i] of that step, whoever
-owns the row, iff flag i of that step was false. `overwrite`: exactly the supplied positions are given
+`stale`: from the last mixed step until the next one, batch row i is given inputs_embeds[i] of that step,
+whoever owns the row, iff flag i of that step was false. `overwrite`: exactly the supplied positions are given
 embed(whatever id the row holds, -1 as 0). Both are computed here from the recorded commands, the host buffers
 at upload, and the requests' own tokens.
 """

@@ -19,9 +19,7 @@ from runner.models import TINY_QWEN3
 NUM_PAIRS = 10
 HOST_SHARE = 0.3
 CONFIG = RunnerConfig(max_num_seqs=16, max_num_batched_tokens=128, max_model_len=64, num_blocks=80)
-CASE = Case(
-    TINY_QWEN3, CONFIG, tuple(Recipe("ids", 8, max_tokens=32, seed=seed) for seed in range(16))
-)
+CASE = Case(TINY_QWEN3, CONFIG, tuple(Recipe("ids", 8, max_tokens=32, seed=seed) for seed in range(16)))
 
 
 def decode_ms(engine: Engine) -> tuple[float, float]:

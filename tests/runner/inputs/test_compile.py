@@ -207,8 +207,8 @@ def test_an_image_step_encodes_before_it_splices_and_splices_before_it_merges() 
         Encode(0, first_slot),
         Encode(1, second_slot),
         Lookup("ids", 16),
-        Splice(first_slot, 0, 4, 3),  # behind the one decode token of the other row
-        Splice(second_slot, 0, 9, 3),
+        Splice("looked_up", first_slot, 0, 4, 3),  # behind the one decode token of the other row
+        Splice("looked_up", second_slot, 0, 9, 3),
         Merge("copy", 16),
         Forward(16, "inputs_embeds"),
         Sample("sampled_ids.1", 2),
@@ -227,8 +227,8 @@ def test_an_image_cut_by_the_budget_goes_on_at_its_next_row_without_encoding_aga
     compiling.simulation.submit(request("a", prompt_of(SMALL_VL, [13, ("image", 7), 2], 1)))
     first, second = compiling.commands(), compiling.commands()
     slot = next(command.slot for command in first if isinstance(command, Encode))
-    assert [command for command in first if isinstance(command, Splice)] == [Splice(slot, 0, 14, 2)]
-    assert [command for command in second if isinstance(command, Splice)] == [Splice(slot, 2, 0, 1)]
+    assert [command for command in first if isinstance(command, Splice)] == [Splice("looked_up", slot, 0, 14, 2)]
+    assert [command for command in second if isinstance(command, Splice)] == [Splice("looked_up", slot, 2, 0, 1)]
     assert not [command for command in second if isinstance(command, Encode)]
 
 
@@ -280,4 +280,4 @@ def test_every_command_list_ends_with_the_output_and_fences_its_uploads(model: M
         fence = commands.index(Record("uploads"))
         uploads = [index for index, command in enumerate(commands) if isinstance(command, Upload)]
         assert fence == uploads[-1] + 1
-        assert commands[-1] == Record("output")
+        assert commands[-1] == Record("output", "output")

@@ -48,7 +48,7 @@ class Batch:
         self.block_size = block_size
         model = replace(TINY_QWEN3, num_layers=2, num_heads=HEADS, num_kv_heads=kv_heads, head_dim=DIM)
         config = RunnerConfig(num_blocks=self.num_blocks, block_size=block_size)
-        self.cache = KVCache(model, config, torch.float32)
+        self.cache = KVCache(model, config, torch.float32, torch.device("cpu"))
         self.keys = [self._draw(row.end, kv_heads) for row in rows]
         self.values = [self._draw(row.end, kv_heads) for row in rows]
         self.queries = [self._draw(row.count, HEADS) for row in rows]
@@ -79,7 +79,7 @@ class Batch:
             ends=[row.end for row in self.rows],
             block_table=torch.tensor(table),
             slot_mapping=torch.tensor([self.place(i, p) for i, p in new]),
-            positions=torch.tensor([p for _, p in new]),
+            rope_positions=torch.tensor([[p for _, p in new]]),
         )
 
     def paged(self, window: int | None) -> torch.Tensor:

@@ -17,14 +17,14 @@ def rows(count: int, seed: int) -> torch.Tensor:
 
 
 def test_a_fresh_cache_is_poisoned_with_a_finite_value() -> None:
-    cache = KVCache(TINY_QWEN3, CONFIG, torch.float32)
+    cache = KVCache(TINY_QWEN3, CONFIG, torch.float32, torch.device("cpu"))
     for tensor in (*cache.keys, *cache.values):
         assert bool((tensor == POISON).all())
     assert torch.isfinite(torch.tensor(POISON))
 
 
 def test_every_layer_has_its_own_keys_and_values() -> None:
-    cache = KVCache(TINY_QWEN3, CONFIG, torch.float32)
+    cache = KVCache(TINY_QWEN3, CONFIG, torch.float32, torch.device("cpu"))
     cache.write(1, rows(1, 1), rows(1, 2), torch.tensor([5]))
     assert bool((cache.keys[0] == POISON).all())
     assert torch.equal(cache.keys[1][1, 1], rows(1, 1)[0])
@@ -32,7 +32,7 @@ def test_every_layer_has_its_own_keys_and_values() -> None:
 
 
 def test_a_write_touches_exactly_its_positions() -> None:
-    cache = KVCache(TINY_QWEN3, CONFIG, torch.float32)
+    cache = KVCache(TINY_QWEN3, CONFIG, torch.float32, torch.device("cpu"))
     cache.write(0, rows(3, 1), rows(3, 2), torch.tensor([23, 4, 0]))
     flat = cache.keys[0].flatten(0, 1)
     for row, position in enumerate((23, 4, 0)):
@@ -42,7 +42,7 @@ def test_a_write_touches_exactly_its_positions() -> None:
 
 
 def test_a_gather_lays_the_blocks_of_each_row_one_behind_the_other() -> None:
-    cache = KVCache(TINY_QWEN3, CONFIG, torch.float32)
+    cache = KVCache(TINY_QWEN3, CONFIG, torch.float32, torch.device("cpu"))
     everything = torch.arange(24)
     cache.write(0, rows(24, 1), rows(24, 2), everything)
     keys, values = cache.gather(0, torch.tensor([5, 2, 0, 2]), num_rows=2)
@@ -54,7 +54,7 @@ def test_a_gather_lays_the_blocks_of_each_row_one_behind_the_other() -> None:
 
 
 def test_gathers_of_growing_and_shrinking_sizes_are_right() -> None:
-    cache = KVCache(TINY_QWEN3, CONFIG, torch.float32)
+    cache = KVCache(TINY_QWEN3, CONFIG, torch.float32, torch.device("cpu"))
     cache.write(0, rows(24, 1), rows(24, 2), torch.arange(24))
     for count in (1, 6, 2, 9, 3):
         blocks = torch.arange(count) % 6
@@ -66,7 +66,7 @@ def test_gathers_of_growing_and_shrinking_sizes_are_right() -> None:
 
 
 def test_poisoning_leaves_nothing_of_what_was_written() -> None:
-    cache = KVCache(TINY_QWEN3, CONFIG, torch.float32)
+    cache = KVCache(TINY_QWEN3, CONFIG, torch.float32, torch.device("cpu"))
     for layer in range(TINY_QWEN3.num_layers):
         cache.write(layer, rows(24, 1), rows(24, 2), torch.arange(24))
     cache.poison()
