@@ -146,7 +146,7 @@ LAYERS = (
     ),
     Layer(
         "report",
-        under("suite/report", "data figures page samples tables wording"),
+        under("suite/report", "answer chart data figures page samples tables wording"),
         libraries=("numpy", "pandas", "plotly", "jinja2", "markupsafe"),
         own=(
             *("runner.core", "runner.measure", "suite.record", "suite.metrics"),

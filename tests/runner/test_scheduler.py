@@ -279,9 +279,9 @@ def test_aborting_a_finished_request_changes_nothing() -> None:
 # ---- preemption
 
 
-def preempting() -> Simulation:
+def preempting(budget: int = 16) -> Simulation:
     """Two requests that outgrow eight blocks of four positions together; there is no slot for a third."""
-    simulation = Simulation(config(num_blocks=8, max_num_seqs=2))
+    simulation = Simulation(config(num_blocks=8, max_num_seqs=2, max_num_batched_tokens=budget))
     simulation.submit(asked("a", 8, max_tokens=20), asked("b", 8, max_tokens=20))
     return simulation
 
@@ -301,7 +301,8 @@ def test_the_later_request_is_preempted_and_computed_again_from_its_first_positi
 
 
 def test_a_preemption_is_counted_in_its_step_and_nothing_is_admitted_with_it() -> None:
-    simulation = preempting()
+    """Not the victim either, though a chunk of it would fit: a step in which it rests takes its row away."""
+    simulation = preempting(budget=8)
     simulation.submit(asked("c", 1, max_tokens=1))
     while simulation.state("b").num_preemptions == 0:
         plan = simulation.step()

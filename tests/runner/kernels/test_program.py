@@ -399,7 +399,7 @@ def test_a_reset_leaves_nothing_of_an_earlier_step(vl: Bench) -> None:
 def test_the_models_soft_cap_keeps_the_order_of_logits() -> None:
     """A cap squeezes values; the greedy choice is of capped logits, whose order is that of the others."""
     spec = TINY_GEMMA3_VL
-    text_config = dict(spec.hf_config["text_config"])  # type: ignore[call-overload]
+    text_config = dict(spec.hf_config["text_config"])
     capped = replace(
         spec,
         name="capped",
