@@ -15,8 +15,6 @@ from suite.arms import arm_lines, named_arm
 from suite.environment import DeviceFacts, capture
 from suite.errors import SuiteError
 from suite.experiment import EXIT_FINE, Experiment, Stop, exit_code
-from suite.explain import document, render
-from suite.explain import explain as explain_case
 from suite.metrics import DEFINITIONS
 from suite.plan import Options, Plan, find_files, for_check, load_scenarios, make_plan
 from suite.progress import make_console, make_progress, print_results, tokens_text
@@ -157,6 +155,10 @@ def report(path: Path, screen: Screen) -> int:
 
 def explain(paths: Sequence[Path], arm_name: str, options: Options, screen: Screen) -> int:
     """What a decode step and a mixed step of an arm do, for every case."""
+    # The one command that plays a runner in this process: only it loads the engine.
+    from suite.explain import document, render
+    from suite.explain import explain as explain_case
+
     arm = named_arm(arm_name)
     found = [
         explain_case(case, arm)

@@ -114,18 +114,34 @@ LAYERS = (
     Layer(
         "suite",
         (
-            *under("suite", "__main__ arrivals checks cli commands demand environment errors experiment"),
-            *under("suite", "metrics plan progress protocol publish record scenario scenario_source"),
-            *under("suite", "schema store summary traffic worker_process workload yaml_source"),
+            *under("suite", "__main__ arms arrivals checks cli commands demand embeds_demand embeds_file"),
+            *under("suite", "environment errors experiment metrics need plan progress protocol publish"),
+            *under("suite", "record scenario scenario_source schema store summary torch_file traffic"),
+            *under("suite", "worker_process workload yaml_source"),
             *under("suite/traces", "azure_lmm azure_lmm_rebased base reading sample"),
         ),
         libraries=(
             *("numpy", "pandas", "pyarrow", "pydantic", "pydantic_core"),
-            *("psutil", "rich", "ruamel", "typer"),
+            *("psutil", "rich", "ruamel", "safetensors", "typer"),
         ),
         own=(*FACTS, "runner.device.base", "suite"),
         not_own=("suite.oracle", "suite.worker"),
         never=(*HEAVY, *MACHINERY, "suite.oracle", "suite.worker"),
+    ),
+    Layer(
+        "explain",
+        under("suite", "command_costs explain"),
+        libraries=("numpy",),
+        own=(*FACTS, "runner.commands", "runner.device.null", "runner.engine", "suite"),
+        not_own=("suite.oracle", "suite.worker", "suite.report"),
+        never=(*HEAVY, "runner.kernels", "runner.weights", "suite.oracle", "suite.worker"),
+    ),
+    Layer(
+        "supplied rows",
+        ("suite/supplied.py",),
+        libraries=("numpy", "torch"),
+        own=("runner.models", "runner.weights", "suite.workload"),
+        never=("runner.kernels", "runner.device", "runner.engine", "suite.oracle", "suite.worker"),
     ),
     Layer(
         "worker",

@@ -76,6 +76,8 @@ def test_reserved_ids_are_the_configs_special_ids(name: str) -> None:
     special = {config.pad_token_id, config.bos_token_id, config.eos_token_id}
     if spec.vision is not None:
         special |= set(spec.vision.placeholder_ids())
+        video = getattr(model_of(name).config, "video_token_id", None)
+        special |= set() if video is None else {video}
     assert spec.eos_token_id == config.eos_token_id
     assert spec.reserved_ids == special
     assert all(0 <= token < spec.vocab_size for token in spec.reserved_ids)
@@ -105,7 +107,7 @@ def test_image_rows_are_about_as_large_as_text_embeddings() -> None:
 
 
 def test_an_unknown_model_is_an_error_that_lists_the_known_ones() -> None:
-    with pytest.raises(RunnerError, match="'gpt-5'; known models: tiny-gemma3-vl, tiny-qwen3"):
+    with pytest.raises(RunnerError, match="'gpt-5'; known models: tiny-gemma3-vl, tiny-qwen2.5-vl, tiny-qwen3"):
         get_model("gpt-5")
 
 

@@ -10,7 +10,12 @@ from runner.config import RunnerConfig
 from runner.core import RunnerError
 from runner.models import TINY_QWEN3
 
-SIZES = [item.name for item in fields(RunnerConfig) if item.type in ("int", int)]
+# No host work is a duration like any other.
+SIZES = [
+    item.name
+    for item in fields(RunnerConfig)
+    if item.type in ("int", int) and item.name != "host_work_us"
+]
 
 
 def test_all_known_sizes_are_covered() -> None:
@@ -24,6 +29,13 @@ def test_a_size_that_is_no_positive_whole_number_is_refused(name: str, value: ob
         RunnerConfig(**{name: value})
     assert f"runner.{name} is {value!r}" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [-1, True, 0.5, float("nan"), "5"])
+def test_host_work_is_a_whole_number_of_microseconds(value: object) -> None:
+    assert RunnerConfig(host_work_us=0).host_work_us == 0
+    with pytest.raises(RunnerError, match="runner.host_work_us is .* at least 0"):
+        RunnerConfig(host_work_us=value)  # type: ignore[arg-type]
 
 
 def test_a_budget_below_one_token_a_request_is_refused_with_both_numbers() -> None:

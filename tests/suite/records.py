@@ -94,12 +94,12 @@ def make_run(
         first_wrong=("a", 1) if num_wrong else None,
     )
     values: dict[str, object] = {
-        "run_id": "smoke-12345678-sync-r0",
+        "run_id": "smoke-12345678-sync-ids-r0",
         "scenario": "smoke",
         "case_id": "1234567890abcdef",
         "case_label": "smoke",
         "case_values": {},
-        "arm": "sync",
+        "arm": "sync-ids",
         "round": 0,
         "is_warmup": False,
         "status": Status.COMPLETED,

@@ -148,7 +148,7 @@ def run_record(
     *,
     scenario: str = "smoke",
     case: str | None = None,
-    arm: str = "sync",
+    arm: str = "sync-ids",
     round_number: int = 0,
     status: Status = Status.COMPLETED,
     failure: Failure | None = None,
@@ -245,7 +245,7 @@ def large() -> FakeLoaded:
 def loaded(
     *,
     cases: Sequence[str | None] = (None,),
-    arms: Sequence[str] = ("sync",),
+    arms: Sequence[str] = ("sync-ids",),
     scenario: str = "smoke",
     num_rounds: int = 5,
     num_requests: int = 24,

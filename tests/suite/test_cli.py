@@ -14,6 +14,8 @@ from records import failed_request, make_request, make_run, make_step
 from typer.testing import CliRunner
 
 from runner.core import RunnerError
+from runner.inputs.arms import ARMS
+from runner.models import MODELS
 from suite import commands
 from suite.cli import app
 from suite.environment import DeviceFacts
@@ -65,9 +67,9 @@ def test_bad_input_ends_a_command_with_code_two_and_nothing_done(bad: BadInput, 
         (["run", "scenario.yaml", "--rounds", "0"], "--rounds 0: it must be a whole number from 1 to 10000"),
         (["run", "scenario.yaml", "--rounds", "two"], "Invalid value for '--rounds'"),
         (["run", "scenario.yaml", "--seed", "-1"], "--seed -1"),
-        (["run", "scenario.yaml", "--device", "cuda"], "this version runs on the CPU only"),
-        (["run", "scenario.yaml", "--device", "gpu"], "it must be one of: auto, cuda, process, inline"),
-        (["run", "scenario.yaml", "--arms", "snyc"], "did you mean sync"),
+        (["run", "scenario.yaml", "--device", "cuda"], "no CUDA device can be used here"),
+        (["run", "scenario.yaml", "--device", "gpu"], "it must be one of: auto, process, inline, lazy, shuffle:SEED, cuda"),
+        (["run", "scenario.yaml", "--arms", "snyc-ids"], "did you mean sync-ids"),
         (["run", "scenario.yaml", "--arms", ""], "is no arm"),
         (["run", "scenario.yaml", "--set", "rounds"], "no key=value"),
         (["run", "missing.yaml"], "no such file"),
@@ -150,18 +152,18 @@ def test_expand_shows_each_case_of_a_sweep(scenario):
     ]
     assert len({case["case_id"] for case in cases}) == 3
     lines = invoke("expand", scenario).stdout.splitlines()
-    assert len(lines) == 1 and "fine: 4 requests, arms sync, 2 rounds" in lines[0]
+    assert len(lines) == 1 and "fine: 4 requests, arms sync-ids, 2 rounds" in lines[0]
 
 
 def test_list_names_what_options_and_scenarios_may_use(monkeypatch):
     monkeypatch.chdir(ROOT)
     everything = json.loads(invoke("list", "--json").stdout)
     assert set(everything) == {"scenarios", "models", "arms", "devices", "metrics"}
-    assert "sync" in everything["arms"] and "tiny-gemma3-vl" in everything["models"]
+    assert set(everything["arms"]) == set(ARMS) and set(everything["models"]) == set(MODELS)
     assert set(everything["metrics"]) == set(DEFINITIONS)
     assert "scenarios/smoke.yaml" in everything["scenarios"]
     text = invoke("list", "arms").stdout
-    assert text.startswith("arms:\n  sync") and "models" not in text
+    assert text.startswith("arms:\n  ids ") and "models" not in text
 
 
 def test_list_shows_a_broken_scenario_and_why(tmp_path, monkeypatch):
@@ -290,7 +292,7 @@ def test_a_report_made_anew_of_a_killed_run_is_marked_and_of_a_finished_one_is_t
 
 def test_check_prints_right_wrong_and_ties_and_fails_on_a_wrong_one(run):
     result = run(outcomes()[:1], command="check")
-    assert result.exit_code == 0 and "smoke, sync: 3 right, 0 wrong, 0 ties of 3 tokens" in result.stdout
+    assert result.exit_code == 0 and "smoke, sync-ids: 3 right, 0 wrong, 0 ties of 3 tokens" in result.stdout
     result = run(outcomes(num_wrong=1)[:1], "--json", command="check")
     assert result.exit_code == 1 and json.loads(result.stdout)[0]["tokens"]["num_wrong"] == 1
 

@@ -53,7 +53,7 @@ def test_two_scenarios_of_one_name_are_refused_with_both_files(write):
 
 
 def test_options_win_over_the_scenario_and_are_in_the_stored_configuration(write):
-    options = Options(rounds=7, seed=5, overrides=("traffic.num_requests=3",), arms=("sync",))
+    options = Options(rounds=7, seed=5, overrides=("traffic.num_requests=3",), arms=("sync-ids",))
     plan = make_plan([write("a.yaml")], options)
     (case,) = plan.cases
     assert (case.rounds, case.seed, case.num_requests) == (7, 5, 3)
@@ -66,7 +66,7 @@ def test_options_win_over_the_scenario_and_are_in_the_stored_configuration(write
 
 def test_auto_is_the_process_device_and_cuda_says_why_it_cannot_be(write):
     assert make_plan([write("a.yaml")], Options()).device == "process"
-    with pytest.raises(SuiteError, match="--device cuda: this version runs on the CPU only"):
+    with pytest.raises(SuiteError, match="--device cuda: no CUDA device can be used here"):
         make_plan([write("a.yaml")], Options(device="cuda"))
     with pytest.raises(SuiteError, match="--device proces: did you mean process"):
         make_plan([write("a.yaml")], Options(device="proces"))
@@ -74,7 +74,12 @@ def test_auto_is_the_process_device_and_cuda_says_why_it_cannot_be(write):
 
 @pytest.mark.parametrize(
     ("arms", "words"),
-    [(("snyc",), "did you mean sync"), (("sync", "sync"), "stands twice"), (("",), "is no arm")],
+    [
+        (("snyc-ids",), "did you mean sync-ids"),
+        (("ids", "ids"), "stands twice"),
+        (("",), "is no arm"),
+        (("async/all/skip/fused",), "means nothing: merge fused reads supplied rows by position"),
+    ],
 )
 def test_arms_that_are_none_are_refused(write, arms, words):
     with pytest.raises(SuiteError, match=words):

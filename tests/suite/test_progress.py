@@ -67,7 +67,7 @@ def test_a_pipe_gets_a_plain_line_for_each_run(plan):
     drive(progress, plan)
     text = stream.getvalue()
     assert "\x1b" not in text and "odd [red]name[/red]: 2 requests" in text
-    assert "[1/4] sync, warm-up round 1: 3 tok/s" in text
+    assert "[1/4] sync-ids, warm-up round 1: 3 tok/s" in text
     assert "FAILED: timeout: the run took longer than [5] s" in text
 
 
@@ -91,7 +91,7 @@ def test_a_dumb_terminal_gets_lines(plan, monkeypatch):
 def test_results_show_each_arm_with_tokens_throughput_n_and_latencies(tmp_path):
     runs = [make_run([make_request()], run_id=f"r{i}", duration_s=i + 1.0) for i in range(3)]
     text = printed(tmp_path, runs)
-    row = next(line for line in text.splitlines() if "sync" in line)
+    row = next(line for line in text.splitlines() if "sync-ids" in line)
     assert "9 tokens right" in row and "1.500 (n=3)" in row and "10 / 10" in row and "yes" in row
     assert text.rstrip().endswith(f"report: {tmp_path / 'report.html'}")
     assert "\x1b" not in text and "…" not in text

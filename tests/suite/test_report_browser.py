@@ -38,7 +38,7 @@ FLAGS = (
 PAGES: dict[str, tuple[Callable[[], FakeLoaded], int]] = {  # fabrication, charts it has data for
     "one": (fabricate.loaded, 7),
     "cases": (
-        lambda: fabricate.loaded(cases=("ratio=0", "ratio=1"), arms=("sync", "other"), num_rounds=3),
+        lambda: fabricate.loaded(cases=("ratio=0", "ratio=1"), arms=("sync-ids", "ids"), num_rounds=3),
         16,
     ),
     "all-failed": (fabricate.all_failed, 0),

@@ -21,7 +21,7 @@ from suite.store import RunFolder
 
 FABRICATIONS: dict[str, Callable[[], FakeLoaded]] = {
     "one": fabricate.loaded,
-    "cases": lambda: fabricate.loaded(cases=("ratio=0", "ratio=1"), arms=("sync", "other"), num_rounds=2),
+    "cases": lambda: fabricate.loaded(cases=("ratio=0", "ratio=1"), arms=("sync-ids", "ids"), num_rounds=2),
     "all-failed": fabricate.all_failed,
     "nothing": FakeLoaded,
     "interrupted": fabricate.interrupted,

@@ -90,7 +90,7 @@ def test_the_answer_gives_tokens_and_throughput_with_n_and_spread() -> None:
 def test_cases_are_told_apart_only_where_their_rounds_lie_apart() -> None:
     loaded = fabricate.loaded(cases=("a", "b"), num_rounds=2)
     assert "Their rounds do not overlap." in answer(from_loaded(loaded))
-    loaded = fabricate.loaded(arms=("sync", "other"), num_rounds=2)
+    loaded = fabricate.loaded(arms=("sync-ids", "ids"), num_rounds=2)
     assert "Whether they differ one cannot tell: their rounds overlap." in answer(from_loaded(loaded))
     loaded = fabricate.loaded(cases=("a", "b"), num_rounds=1)
     assert "Whether they differ one round cannot tell." in answer(from_loaded(loaded))
@@ -142,7 +142,7 @@ def test_without_a_completed_run_nothing_can_be_told() -> None:
 def test_failed_runs_are_listed_with_kind_message_and_detail() -> None:
     table = tables.unmeasured_runs(from_loaded(fabricate.all_failed()))
     assert [words(cell).strip() for cell in table.rows[1]] == [
-        "smoke · sync · round 2",
+        "smoke · sync-ids · round 2",
         "failed",
         "worker_died",
         "the device process died",
@@ -220,7 +220,7 @@ def test_findings_mark_the_arm_and_say_the_remedy() -> None:
     (cell,) = column(tables.verdicts(data), "Validity")
     assert words(cell).startswith("? INVALID for timing: off-schedule")
     assert [words(cell).strip() for cell in tables.findings(data).rows[0]] == [
-        "smoke · sync · round 3",
+        "smoke · sync-ids · round 3",
         "off-schedule",
         "late",
         "slow down",

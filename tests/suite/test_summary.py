@@ -65,14 +65,14 @@ def test_tokens_of_all_runs_are_added_up_and_findings_make_an_arm_invalid():
 
 def test_cases_and_arms_are_kept_apart_in_the_order_they_ran():
     runs = [
-        make_run([make_request()], run_id="1", arm="sync", case_id="b" * 16),
+        make_run([make_request()], run_id="1", arm="sync-ids", case_id="b" * 16),
         make_run([make_request()], run_id="2", arm="other", case_id="b" * 16),
-        make_run([make_request()], run_id="3", arm="sync", case_id="a" * 16),
+        make_run([make_request()], run_id="3", arm="sync-ids", case_id="a" * 16),
     ]
     assert [(arm.case_id[0], arm.arm) for arm in summarise(runs, ())] == [
-        ("b", "sync"),
+        ("b", "sync-ids"),
         ("b", "other"),
-        ("a", "sync"),
+        ("a", "sync-ids"),
     ]
 
 

@@ -9,13 +9,15 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import ClassVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from records import make_step
 
-from runner.core import DeviceError, DeviceInfo, FinishReason, RequestState, RequestStatus
+from runner.config import Decision
+from runner.core import DeviceError, DeviceInfo, FinishReason, Prompt, RequestState, RequestStatus
 from runner.measure import Recorder, Timeline, now_ns
 from suite import worker as worker_module
 from suite.arrivals import ScheduledArrivals
@@ -50,10 +52,14 @@ class FakeEngine:
 
     script: Mapping[int, str] = MappingProxyType({})
     fails_in_making = False
+    arms_seen: ClassVar[list[str]] = []
+    prompts_seen: ClassVar[list[Prompt]] = []
 
-    def __init__(self, model, config, device):
+    def __init__(self, model, config, device, arm):
         if self.fails_in_making:
             raise DeviceError("the device is gone", traceback_text="Traceback: reset")
+        FakeEngine.arms_seen.append(arm.name)
+        self.decision = Decision("sync", f"asked for by {arm.name}")
         self.recorder = Recorder()
         self.requests = {}
 
@@ -66,6 +72,7 @@ class FakeEngine:
 
     def serve(self, request):
         index = int(request.request_id.rpartition("-")[2])
+        FakeEngine.prompts_seen.append(request.prompt)
         action = self.script.get(index)
         if action == "device":
             raise DeviceError(
@@ -138,14 +145,16 @@ def run(case, folder, monkeypatch):
     monkeypatch.setattr(worker_module, "Engine", FakeEngine)
     monkeypatch.setattr(worker_module, "open_device", lambda kind, model, config: FakeDevice())
     monkeypatch.setattr(suite.oracle, "Oracle", FakeOracle)
+    monkeypatch.setattr(FakeEngine, "arms_seen", [])
+    monkeypatch.setattr(FakeEngine, "prompts_seen", [])
     monkeypatch.setattr(FakeOracle, "wrong", ())
     monkeypatch.setattr(FakeOracle, "num_made", 0)
     monkeypatch.setattr(FakeDevice, "num_closed", 0)
 
-    def run_arms(script=None, rounds=1, workload_hash=None, is_timed=True, store=folder.path):
+    def run_arms(script=None, rounds=1, workload_hash=None, is_timed=True, store=folder.path, arm="sync-ids"):
         monkeypatch.setattr(FakeEngine, "script", script or {})
         commands = iter(
-            [RunArm(run_id=f"r{i}", arm="sync", round=i, is_warmup=False) for i in range(rounds)] + [Close()]
+            [RunArm(run_id=f"r{i}", arm=arm, round=i, is_warmup=False) for i in range(rounds)] + [Close()]
         )
         replies = []
         opening = OpenCase(

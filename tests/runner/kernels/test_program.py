@@ -210,7 +210,7 @@ def test_positions_and_slots_are_derived_from_firsts_counts_and_block_tables(tex
     rows = [(6, 1, [9, 2]), (0, 5, [4, 11]), (3, 3, [7, 0])]
     textual.run(textual.load_metadata(rows))
     geometry = textual.geometry
-    assert geometry.positions.tolist() == [6, 0, 1, 2, 3, 4, 3, 4, 5]
+    assert geometry.rope_positions[0].tolist() == [6, 0, 1, 2, 3, 4, 3, 4, 5]
     assert geometry.slot_mapping.tolist() == [
         *[2 * 4 + 2],
         *[4 * 4 + 0, 4 * 4 + 1, 4 * 4 + 2, 4 * 4 + 3, 11 * 4 + 0],
@@ -311,7 +311,7 @@ def test_an_unknown_buffer_or_command_is_an_error(vl: Bench) -> None:
     with pytest.raises(KeyError):
         vl.run(Upload("nothing", 0, 0, 1))
     with pytest.raises(KeyError):
-        vl.program.execute(("dance", 1))
+        vl.program.execute(("dance", 1), vl.copies)
 
 
 # ---- forward and sample
