@@ -88,8 +88,14 @@ class HostDevice(Device):
     def _may_run(self, step_id: int, command: Wire) -> bool:
         return command[0] != "wait" or self._reached[str(command[1])] >= step_id
 
+    def _choose(self, ready: list[Stream]) -> Stream:
+        """`lazy` takes the last stream, so that an output is there before any more is computed."""
+        if self._order == "shuffle":
+            return self._random.choice(ready)
+        return ready[-1] if self._order == "lazy" else ready[0]
+
     def _run_next(self, ready: list[Stream]) -> None:
-        stream = self._random.choice(ready) if self._order == "shuffle" else ready[0]
+        stream = self._choose(ready)
         step_id, command = self._queues[stream].popleft()
         try:
             self._runner.run(step_id, command)

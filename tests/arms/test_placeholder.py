@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from arm_models import MICRO_GEMMA3_VL, MICRO_QWEN3
 from arm_probes import edited
-from arm_workloads import Arrivals, Recipe, request_of
+from arm_workloads import Arrivals, Recipe, request_of, wrong_requests
 
 from runner.commands import Command, RouteIds
 from runner.config import RunnerConfig
@@ -86,3 +86,16 @@ def test_with_its_routes_no_arm_lets_a_placeholder_through(name: str, devices: A
             engine = Engine(model, CONFIG, devices("inline", model, CONFIG), arm)
             engine.run(arrivals(model, arm.prompt_embeds))
             assert [len(state.output_ids) for state in engine.requests.values()] == [9, 3]
+
+
+@pytest.mark.parametrize("name", [name for name, arm in ARMS.items() if arm.is_right and arm.prompt_embeds])
+def test_a_placeholder_left_in_a_row_reaches_no_lookup_of_the_next_owner(name: str, devices: Any) -> None:
+    """Its embeddings cover the place where the last owner's token was never known in time."""
+    arm = ARMS[name]
+    model = MICRO_QWEN3 if arm.models == "text" else MICRO_GEMMA3_VL
+    engine = Engine(model, CONFIG, devices("inline", model, CONFIG), arm)
+    last_owner = request_of(model, "last owner", Recipe("ids", 2, max_tokens=8, seed=1))
+    next_owner = request_of(model, "next owner", Recipe("pure", 12, max_tokens=3, seed=2))
+    engine.run(Arrivals([(0, last_owner), (14, next_owner)]))
+    assert wrong_requests(engine) == {}
+    assert [len(state.output_ids) for state in engine.requests.values()] == [8, 3]

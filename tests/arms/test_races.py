@@ -77,6 +77,20 @@ def no_fence(_device: Device) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def fence_only_at_first(_device: Device) -> Iterator[None]:
+    """The first steps are fenced, the steady ones are not."""
+    wait = Executor._wait_for_fence
+
+    def wait_at_first(executor: Executor) -> None:
+        if executor._last is not None and executor._last.plan.step_id < 2:
+            wait(executor)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Executor, "_wait_for_fence", wait_at_first)
+        yield
+
+
 def single_buffer(name: str) -> Mutant:
     """The ring of that name has one buffer, used by every step."""
 
@@ -114,6 +128,7 @@ def without_wait(commands: list[Command]) -> list[Command]:
 
 MUTANTS: dict[str, Mutant] = {
     "no fence": no_fence,
+    "no fence after the first steps": fence_only_at_first,
     "one buffer of step metadata": single_buffer("step_metadata"),
     "one buffer of sampled ids": single_buffer("sampled_ids"),
     "no wait for the sampled ids": edit_commands(without_wait),
@@ -125,6 +140,7 @@ MUTANTS: dict[str, Mutant] = {
 # Orders that show a mutant at once, whatever the seed.
 HOST_TOO_EARLY = (
     "no fence",
+    "no fence after the first steps",
     "one buffer of step metadata",
     "uploads recorded before the first",
     "uploads recorded before the last",
