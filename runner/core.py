@@ -165,6 +165,7 @@ class RequestState:
     """The one mutable noun: a request on its way. The scheduler writes it, others read it.
 
     `num_computed` counts positions whose keys and values are (or, once planned, will be) in the cache.
+    `num_lost` of them a preemption threw away, to be computed again on resumption (`num_recomputed`).
     `num_in_flight` tokens are sampled on the device and not yet known here; `num_wasted` were computed for
     nothing, because the request had ended; `resident_first` is its first row in the arena.
     """
@@ -178,6 +179,7 @@ class RequestState:
     num_computed: int = 0
     num_in_flight: int = 0
     num_preemptions: int = 0
+    num_lost: int = 0
     num_recomputed: int = 0
     num_wasted: int = 0
     resident_first: int | None = None

@@ -60,6 +60,12 @@ class EncoderSlots:
             del self._holders[key]
             self._idle[key] = None
 
+    def discard(self, holder: Holder) -> None:
+        """Undo an `acquire` that said the image must be encoded: its slot is empty again."""
+        key = self._key_of.pop(holder)
+        assert self._holders.pop(key) == {holder}, "an image that others rely on cannot be taken back"
+        self._empty.append(self._slot_of.pop(key))
+
     def release_request(self, request_id: str) -> None:
         """All holds of a request that leaves the running set."""
         for holder in [holder for holder in self._key_of if holder.request_id == request_id]:

@@ -100,17 +100,18 @@ class Executor:
             self._wait_for_fence()
         with clock.phase("compile"):
             commands = self._compiler.compile(step, requests)
+        launched_ns = now_ns()
         with clock.phase("launch"):
             self._device.execute(plan.step_id, commands)
-        self._last = self._in_flight(step, clock)
+        self._last = self._in_flight(step, clock, launched_ns)
         return self._last
 
-    def _in_flight(self, step: StagedStep, clock: StepClock) -> InFlight:
+    def _in_flight(self, step: StagedStep, clock: StepClock, launched_ns: int) -> InFlight:
         row_of = self._batch.row_of
         return InFlight(
             plan=step.plan,
             clock=clock,
-            launched_ns=now_ns(),
+            launched_ns=launched_ns,
             sampling_rows=tuple(
                 (row.request_id, row_of[row.request_id]) for row in step.plan.rows if row.samples
             ),

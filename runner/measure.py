@@ -14,7 +14,7 @@ class StepRecord:
     Times are `time.perf_counter_ns` (one clock for both processes of a CPU device). Host time is the sum
     of the host's own work on the step, waits not included; device time runs from the first command's
     start to the last one's end. `copies` and `bytes` are counted at the copies themselves, by buffer,
-    host to device; `downloads` likewise, device to host.
+    host to device; `download_bytes` likewise, device to host.
     """
 
     step_id: int

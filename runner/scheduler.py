@@ -67,10 +67,6 @@ class Scheduler:
         return len(self._waiting)
 
     @property
-    def num_running(self) -> int:
-        return len(self._running)
-
-    @property
     def has_work(self) -> bool:
         return bool(self._waiting or self._running)
 
@@ -144,9 +140,12 @@ class Scheduler:
     # ---- planning
 
     def _schedule_running(self, draft: _Draft, state: RequestState) -> None:
-        count = min(self._num_to_compute(state), draft.budget)
+        num_encodes = len(draft.encodes)
+        count = self._fit_images(draft, state, min(self._num_to_compute(state), draft.budget))
         if count and self._make_room(draft, state, count):
             self._add_row(draft, state, count)
+        else:
+            self._undo_encodes(draft, num_encodes)
 
     def _schedule_waiting(self, draft: _Draft) -> None:
         while self._waiting and self._free_slots and draft.budget > 0:
@@ -160,22 +159,22 @@ class Scheduler:
                 return
             self._extend_table(state, count)
             state.slot = self._free_slots.pop()
-            if not self._add_row(draft, state, count):
+            count = self._fit_images(draft, state, count)
+            if not count:
                 self._release_resources(state)  # its first image found no encoder slot
                 draft.residents = [item for item in draft.residents if item.request_id != state.request_id]
                 return
+            self._add_row(draft, state, count)
             self._waiting.popleft()
+            state.num_recomputed += state.num_lost
+            state.num_lost = 0
             state.status = RequestStatus.RUNNING
             self._running.append(state)
 
-    def _add_row(self, draft: _Draft, state: RequestState, count: int) -> bool:
-        """Plan up to `count` tokens, fewer when an image has no slot yet; False when none are left."""
+    def _add_row(self, draft: _Draft, state: RequestState, count: int) -> None:
+        """Plan `count` tokens, for which there are blocks and images."""
         first = state.num_computed
-        if state.spans:
-            count = self._fit_images(draft, state, count)
-            if count == 0:
-                return False
-            draft.splices.extend(self._splices(state, first, count))
+        draft.splices.extend(self._splices(state, first, count))
         assert state.slot is not None
         samples = first + count == state.num_tokens + state.num_in_flight
         is_decode = samples and count == 1 and first >= state.num_prompt
@@ -184,7 +183,6 @@ class Scheduler:
         draft.budget -= count
         state.num_computed += count
         state.num_in_flight += samples
-        return True
 
     def _num_to_compute(self, state: RequestState) -> int:
         known = state.num_tokens + state.num_in_flight
@@ -228,7 +226,7 @@ class Scheduler:
     def _preempt(self, state: RequestState) -> None:
         """Back to the head of the queue; everything it computed will be computed again."""
         self._leave_running(state)
-        state.num_recomputed += state.num_computed
+        state.num_lost = state.num_computed
         state.num_preemptions += 1
         state.num_computed = 0
         state.status = RequestStatus.PREEMPTED
@@ -271,6 +269,12 @@ class Scheduler:
         if acquired.must_encode:
             draft.encodes.append(EncodeItem(state.request_id, span.index, acquired.slot))
         return True
+
+    def _undo_encodes(self, draft: _Draft, num_kept: int) -> None:
+        """Take back images planned for a request that cannot run in this step after all."""
+        for item in draft.encodes[num_kept:]:
+            self.encoder_slots.discard(Holder(item.request_id, item.image))
+        del draft.encodes[num_kept:]
 
     def _splices(self, state: RequestState, first: int, count: int) -> Iterable[SpliceItem]:
         """The image rows inside positions [first, first + count), offsets relative to the chunk."""

@@ -49,7 +49,8 @@ _RULES = (
     ),
     Rule(
         "tokens-wrong",
-        "an output token is not the model's own choice, or more are ties than rounding explains",
+        "an output token is not the model's own choice, or more are ties than rounding explains "
+        "(negative controls excepted)",
         "find the cause with `check` on the same scenario; a wrong arm gets no speed verdict",
     ),
     Rule(
@@ -69,7 +70,7 @@ _RULES = (
     ),
     Rule(
         "tokens-conserved",
-        "positions computed by steps = prompts + outputs + recomputed, over all requests",
+        "positions computed by steps = prompts + outputs + recomputed + wasted, over all requests",
         "a fault of the program: please report it with the run folder",
     ),
     Rule(
@@ -125,7 +126,7 @@ def _tokens(run: RunRecord) -> Iterable[Finding]:
     tokens = run.tokens
     if tokens is None or tokens.num_checked == 0:
         yield _finding("tokens-unchecked", run, "no output token was checked")
-    elif tokens.num_wrong:
+    elif tokens.num_wrong and not run.is_control:
         where = tokens.first_wrong
         first = f"; the first: request {where[0]}, output token {where[1]}" if where else ""
         message = f"{tokens.num_wrong} of {tokens.num_checked} output tokens are wrong{first}"
@@ -157,7 +158,7 @@ def _tokens_conserved(
         return
     # The last output token ends its request: it is sampled, and never computed as a position.
     by_requests = sum(
-        r.num_prompt_tokens + r.num_output_tokens - 1 + r.num_recomputed_tokens
+        r.num_prompt_tokens + r.num_output_tokens - 1 + r.num_recomputed_tokens + r.num_wasted_tokens
         for r in requests
         if is_completed(r)
     )

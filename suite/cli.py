@@ -120,7 +120,10 @@ def check(
     seed: Seed = None,
     is_json: Json = False,
 ) -> None:
-    """Hold every output token against the oracle, without timing. Exit code 1 where one is wrong."""
+    """Hold every output token against the oracle, without timing: at most 8 requests, in every rotation.
+
+    Exit code 1 where a token of a right arm is wrong; arms that are wrong by design must come out so.
+    """
     from suite import commands
 
     options = _options(device, arms, None, overrides, seed)

@@ -84,7 +84,7 @@ def run(
 
 
 def check(paths: Sequence[Path], options: Options, screen: Screen) -> int:
-    """Every arm of every case once, on a fresh engine and untimed; its tokens against the oracle."""
+    """Every arm of every case on its token case, in every rotation, each on a fresh engine and untimed."""
     plan = for_check(make_plan(paths, options))
     records: list[RunRecord] = []
     stop = Stop()
@@ -239,14 +239,17 @@ def _check_line(arm: ArmSummary) -> str:
     tokens = arm.tokens
     if tokens is None:
         return f"{name}, {arm.arm}: {tokens_text(tokens)}{failed}"
+    control = f"{arm.control}: " if arm.control else ""
+    orders = f" in {arm.num_rounds} orders" if arm.num_rounds > 1 else ""
     first = tokens.first_wrong
     where = f"; the first wrong one: request {first[0]}, output token {first[1]}" if first else ""
     return (
-        f"{name}, {arm.arm}: {tokens.num_right} right, {tokens.num_wrong} wrong, "
-        f"{tokens.num_ties} ties of {tokens.num_checked} tokens{where}{failed}"
+        f"{name}, {arm.arm}: {control}{tokens.num_right} right, {tokens.num_wrong} wrong, "
+        f"{tokens.num_ties} ties of {tokens.num_checked} tokens{orders}{where}{failed}"
     )
 
 
 def _check_document(record: RunRecord) -> dict[str, object]:
-    keys = {"scenario", "case_id", "case_label", "arm", "status", "tokens", "failure", "notes"}
+    keys = {"scenario", "case_id", "case_label", "arm", "rotation", "is_control", "predicts_wrong"}
+    keys |= {"scheduling", "scheduling_reason", "status", "tokens", "failure", "notes"}
     return record.model_dump(mode="json", include=keys)

@@ -156,7 +156,13 @@ class Experiment:
     def _run_arm(self, worker: WorkerProcess, planned: PlannedCase, run: PlannedRun) -> bool:
         """One run and its record; False where its worker can take no other."""
         self._observer.run_started(planned, run)
-        command = RunArm(run_id=run.run_id, arm=run.arm, round=run.round, is_warmup=run.is_warmup)
+        command = RunArm(
+            run_id=run.run_id,
+            arm=run.arm,
+            round=run.round,
+            is_warmup=run.is_warmup,
+            rotation=run.rotation,
+        )
         begin = time.monotonic()
         try:
             worker.send(command)
@@ -213,6 +219,8 @@ class Experiment:
             failure=failure,
             notes=planned.notes,
             num_requests=planned.num_requests,
+            is_control=not named_arm(run.arm).is_right,
+            rotation=run.rotation,
         )
 
     def _add(self, planned: PlannedCase, record: RunRecord) -> None:
@@ -238,4 +246,4 @@ def _is_bad(record: RunRecord) -> bool:
     if record.status is Status.FAILED:
         return True
     has_wrong_tokens = record.tokens is not None and record.tokens.num_wrong > 0
-    return has_wrong_tokens and named_arm(record.arm).is_right
+    return has_wrong_tokens and not record.is_control

@@ -171,6 +171,18 @@ _COUNTS = (
         "lower",
         "positions computed once more because of a preemption",
     ),
+    Definition(
+        "wasted_tokens",
+        "tokens",
+        "lower",
+        "tokens sampled for a request that had ended while the step was in flight",
+    ),
+    Definition(
+        "supplied_tokens",
+        "tokens",
+        "neither",
+        "prompt positions of completed requests whose embedding was supplied",
+    ),
     Definition("upload_bytes", "bytes", "lower", "bytes copied from host to device, all steps"),
     Definition("upload_copies", "copies", "lower", "copies from host to device, all steps"),
 )
@@ -370,6 +382,8 @@ def _counts(requests: Sequence[RequestRecord], steps: Sequence[StepRecord]) -> I
         "steps": (len(steps), len(steps)),
         "preemptions": (sum(r.num_preemptions for r in requests), len(requests)),
         "recomputed_tokens": (sum(r.num_recomputed_tokens for r in requests), len(requests)),
+        "wasted_tokens": (sum(r.num_wasted_tokens for r in requests), len(requests)),
+        "supplied_tokens": (sum(r.num_supplied_tokens for r in completed), len(completed)),
         "upload_bytes": (sum(sum(step.bytes.values()) for step in steps), len(steps)),
         "upload_copies": (sum(sum(step.copies.values()) for step in steps), len(steps)),
     }

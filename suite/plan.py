@@ -14,6 +14,7 @@ from suite.errors import SuiteError
 from suite.scenario import Case, Scenario, expand, load_scenario, missing_requirements
 from suite.schema import one_of
 from suite.store import safe_name
+from suite.token_case import MAX_REQUESTS
 from suite.workload import build_workload
 
 AUTO = "auto"
@@ -42,11 +43,15 @@ class PlannedRun:
     arm: str
     round: int
     is_warmup: bool
+    rotation: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedCase:
-    """A case whose workload was built once and found runnable."""
+    """A case whose workload was built once and found runnable.
+
+    With `num_rotations` it is a token check: every arm runs once in each rotation of the token case.
+    """
 
     case: Case
     arms: tuple[str, ...]
@@ -55,6 +60,7 @@ class PlannedCase:
     workload_hash: str
     num_requests: int
     notes: tuple[str, ...]
+    num_rotations: int = 0
 
     @property
     def seed(self) -> int:
@@ -70,7 +76,12 @@ class PlannedCase:
         return name if label == name else f"{name} [{label}]"
 
     def runs(self) -> list[PlannedRun]:
-        """Warm-up rounds, then the rounds that count; each runs every arm once, in a seeded order."""
+        """Warm-up rounds, then the rounds that count; each runs every arm once, in a seeded order.
+
+        Of a token check: the rotations of one arm after the other.
+        """
+        if self.num_rotations:
+            return [self._rotation(arm, by) for arm in self.arms for by in range(self.num_rotations)]
         warmups = [self._round(number, is_warmup=True) for number in range(self.warmup_rounds)]
         rounds = [self._round(number, is_warmup=False) for number in range(self.rounds)]
         return [run for one_round in (*warmups, *rounds) for run in one_round]
@@ -79,10 +90,17 @@ class PlannedCase:
         letter = "w" if is_warmup else "r"
         order = list(self.arms)
         random.Random(f"{self.seed}:{self.case.case_id}:{letter}{number}").shuffle(order)
-        stem = f"{safe_name(self.case.scenario.name)}-{self.case.case_id[:8]}"
         return [
-            PlannedRun(f"{stem}-{safe_name(arm)}-{letter}{number}", arm, number, is_warmup) for arm in order
+            PlannedRun(f"{self._stem}-{safe_name(arm)}-{letter}{number}", arm, number, is_warmup)
+            for arm in order
         ]
+
+    def _rotation(self, arm: str, by: int) -> PlannedRun:
+        return PlannedRun(f"{self._stem}-{safe_name(arm)}-k{by}", arm, by, False, by)
+
+    @property
+    def _stem(self) -> str:
+        return f"{safe_name(self.case.scenario.name)}-{self.case.case_id[:8]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +172,11 @@ def make_plan(paths: Sequence[Path], options: Options) -> Plan:
 
 
 def for_check(plan: Plan) -> Plan:
-    """The plan with every arm run once: a second time would give the same tokens."""
-    cases = tuple(replace(case, rounds=1, warmup_rounds=0) for case in plan.cases)
+    """The plan with every arm run once in each rotation of a token case, for some orders hide a bug."""
+    cases = tuple(
+        replace(case, rounds=1, warmup_rounds=0, num_rotations=min(MAX_REQUESTS, case.num_requests))
+        for case in plan.cases
+    )
     return replace(plan, cases=cases)
 
 

@@ -31,6 +31,9 @@ _REDRAWS_PER_SECOND = 2
 
 _UNBOUNDED = 10_000
 
+WRONG_ARM, WRONG_TOKENS = "wrong arm", "wrong tokens"
+"""Stand for the speed of a negative control and of an arm with wrong tokens: it is never judged."""
+
 _LATENCIES = (("TTFT", "ttft_ms"), ("ITL", "itl_ms"), ("E2E", "e2e_ms"))
 
 
@@ -63,9 +66,11 @@ class LineProgress:
         return None
 
     def case_started(self, planned: PlannedCase) -> None:
+        rounds = f"{planned.warmup_rounds} warm-up and {planned.rounds} measured rounds"
+        if planned.num_rotations:
+            rounds = f"{planned.num_rotations} of the requests in {planned.num_rotations} orders"
         self._console.print(
-            f"{planned.title}: {planned.num_requests} requests, arms {', '.join(planned.arms)}, "
-            f"{planned.warmup_rounds} warm-up and {planned.rounds} measured rounds"
+            f"{planned.title}: {planned.num_requests} requests, arms {', '.join(planned.arms)}, {rounds}"
         )
 
     def run_started(self, planned: PlannedCase, run: PlannedRun) -> None:
@@ -127,7 +132,7 @@ class LiveProgress:
 
     def run_finished(self, planned: PlannedCase, record: RunRecord) -> None:
         self._bar.advance(self._task)
-        if record.status is not Status.COMPLETED or _has_wrong_tokens(record.tokens):
+        if record.status is not Status.COMPLETED or _has_wrong_tokens(record):
             self._bar.console.print(f"{planned.title}, {_run_name(record.arm, record)}: {outcome(record)}")
 
     def _describe(self, text: str) -> None:
@@ -145,6 +150,8 @@ def make_progress(console: Console, plan: Plan) -> AbstractContextManager[Shown]
 
 
 def _run_name(arm: str, run: PlannedRun | RunRecord) -> str:
+    if run.rotation is not None:
+        return f"{arm}, order {run.rotation + 1}"
     kind = "warm-up round" if run.is_warmup else "round"
     return f"{arm}, {kind} {run.round + 1}"
 
@@ -155,7 +162,8 @@ def outcome(record: RunRecord) -> str:
         return f"{record.status.value.upper()}: {record.failure.kind}: {record.failure.message}"
     throughput = record.metrics["output_throughput"].value
     speed = f"{number(throughput)} tok/s" if throughput is not None else "no throughput"
-    return f"{speed}, {record.num_steps} steps, {record.duration_s:.2f} s, {tokens_text(record.tokens)}"
+    tokens = control_text(record.tokens) if record.is_control else tokens_text(record.tokens)
+    return f"{speed}, {record.num_steps} steps, {record.duration_s:.2f} s, {tokens}"
 
 
 def tokens_text(tokens: TokenVerdict | None) -> str:
@@ -168,8 +176,15 @@ def tokens_text(tokens: TokenVerdict | None) -> str:
     return f"{tokens.num_right} tokens right{ties}"
 
 
-def _has_wrong_tokens(tokens: TokenVerdict | None) -> bool:
-    return tokens is not None and tokens.num_wrong > 0
+def control_text(tokens: TokenVerdict | None, verdict: str = "negative control") -> str:
+    """ "wrong, as it must be: 12 of 512 tokens wrong"; never in the capitals of a fault."""
+    if tokens is None:
+        return tokens_text(tokens)
+    return f"{verdict}: {tokens.num_wrong} of {tokens.num_checked} tokens wrong"
+
+
+def _has_wrong_tokens(record: RunRecord) -> bool:
+    return record.tokens is not None and record.tokens.num_wrong > 0 and not record.is_control
 
 
 # Results
@@ -217,11 +232,17 @@ def _cells(arm: ArmSummary) -> list[str]:
         f"{_median(arm, f'median_{metric}')} / {_median(arm, f'p99_{metric}')}" for _, metric in _LATENCIES
     ]
     throughput = f"{_median(arm, 'output_throughput')} (n={arm.num_rounds})"
+    tokens = tokens_text(arm.tokens)
+    if arm.control is not None:
+        tokens = control_text(arm.tokens, arm.control)
+    if arm.has_no_speed:
+        word = WRONG_TOKENS if arm.control is None else WRONG_ARM
+        throughput, latencies = word, [word] * len(latencies)
     is_valid = "yes" if arm.is_valid else "NO"
     return [
         name,
         arm.arm,
-        tokens_text(arm.tokens),
+        tokens,
         throughput,
         *latencies,
         _median(arm, "steps"),

@@ -45,13 +45,17 @@ class OpenCase(_Message):
 
 
 class RunArm(_Message):
-    """Run one arm once. Answered by any number of Progress, then Finished or StorageFailed."""
+    """Run one arm once. Answered by any number of Progress, then Finished or StorageFailed.
+
+    With a `rotation` it serves the token case (suite/token_case.py), so many requests of it moved to the end.
+    """
 
     type: Literal["run"] = "run"
     run_id: str
     arm: str
     round: int
     is_warmup: bool
+    rotation: int | None = None
 
 
 class Close(_Message):

@@ -87,6 +87,9 @@ class RunRecord(_Frozen):
     num_requests: int = 0
     scheduling: Literal["sync", "async"] | None = None  # what the gate decided, and why
     scheduling_reason: str | None = None
+    is_control: bool = False  # a negative control: its arm is wrong by design
+    rotation: int | None = None  # of a token check: by how many requests the order was rotated
+    predicts_wrong: bool | None = None  # of a control: whether its flags predict wrong tokens; None: unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,3 +121,4 @@ class RequestRecord:
     num_tokens_tied: int | None = None
     num_wasted_tokens: int = 0  # computed for nothing: the request had ended
     num_supplied_tokens: int = 0  # prompt positions whose row was supplied
+    first_wrong: int | None = None  # index of the first wrong output token; None: none, or not checked

@@ -53,6 +53,7 @@ _REQUEST_NULLABLE = (
     "num_tokens_right",
     "num_tokens_wrong",
     "num_tokens_tied",
+    "first_wrong",
 )
 _LATENCIES = ("ttft_ms", "tpot_ms", "e2e_ms", "queue_delay_ms", "send_delay_ms", "max_itl_ms")
 _UNDEFINED = "undefined"  # "tpot_ms: one output token"; empty where every latency is defined

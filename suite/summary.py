@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from suite.checks import Finding
+from suite.control import control_verdict
 from suite.record import Metric, RunRecord, Status, TokenVerdict
 
 SUMMARY_SCHEMA_VERSION = 1
@@ -52,7 +53,10 @@ class MetricSummary:
 
 @dataclass(frozen=True, slots=True)
 class ArmSummary:
-    """One arm of one case over its measured rounds. `tokens` adds up every run's verdict."""
+    """One arm of one case over its measured rounds. `tokens` adds up every run's verdict.
+
+    `control` says what came of a negative control (suite/control.py); None for an arm meant to be right.
+    """
 
     scenario: str
     case_id: str
@@ -66,6 +70,12 @@ class ArmSummary:
     tokens: TokenVerdict | None
     metrics: Mapping[str, MetricSummary]
     findings: tuple[Finding, ...]
+    control: str | None = None
+
+    @property
+    def has_no_speed(self) -> bool:
+        """Whether no verdict on its speed may be given: a negative control, or an arm with wrong tokens."""
+        return self.control is not None or (self.tokens is not None and self.tokens.num_wrong > 0)
 
     @property
     def is_valid(self) -> bool:
@@ -100,6 +110,7 @@ def _summarise_arm(runs: Sequence[RunRecord], findings: Sequence[Finding]) -> Ar
             for name in names
         },
         findings=tuple(finding for finding in findings if finding.run_id in run_ids),
+        control=control_verdict(runs),
     )
 
 
@@ -162,6 +173,7 @@ def _arm_document(arm: ArmSummary) -> dict[str, object]:
         "num_interrupted": arm.num_interrupted,
         "num_warmup": arm.num_warmup,
         "is_valid": arm.is_valid,
+        "control": arm.control,
         "tokens": arm.tokens.model_dump(mode="json") if arm.tokens else None,
         "metrics": {
             name: {**asdict(metric), "num_rounds": metric.num_rounds} for name, metric in arm.metrics.items()

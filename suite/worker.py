@@ -30,6 +30,7 @@ from suite.arrivals import ScheduledArrivals
 from suite.environment import DeviceFacts, utc_text
 from suite.errors import SuiteError
 from suite.metrics import NONE_COMPLETED, is_completed, run_metrics
+from suite.prediction import predicts_wrong
 from suite.protocol import (
     Close,
     Finished,
@@ -45,6 +46,7 @@ from suite.protocol import (
 from suite.record import Failure, RequestRecord, RunRecord, Status, TokenVerdict
 from suite.store import RunFolder
 from suite.supplied import embedding_lookup
+from suite.token_case import choose, rotated
 from suite.workload import Workload, WorkloadRequest, build_workload, materialise
 
 if TYPE_CHECKING:
@@ -209,6 +211,8 @@ class CaseRunner:
         """One run, its record made and its tables stored. SuiteError where the disk refuses."""
         arm = named_arm(command.arm)
         given = self._given(arm)
+        if command.rotation is not None:
+            given = rotated(choose(given), command.rotation)
         outcome = self._measure(arm, given)
         self._send(Progress(phase="check"))
         requests = self._requests(outcome, given)
@@ -220,6 +224,8 @@ class CaseRunner:
         requests = [_with_check(request, checks.get(request.request_id)) for request in requests]
         self._store(command.run_id, outcome, requests)
         record = self._record(command, outcome, requests, checks, failure)
+        if record.is_control and command.rotation is not None:
+            record = record.model_copy(update={"predicts_wrong": self._predicts_wrong(arm, given, requests)})
         return Finished(record=record, is_leaving=outcome.failure is not None)
 
     def _given(self, arm: Arm) -> tuple[WorkloadRequest, ...]:
@@ -229,6 +235,14 @@ class CaseRunner:
         if self._supplied is None:
             self._supplied = materialise(self._workload, embedding_lookup(self._case.model_spec))
         return self._supplied
+
+    def _predicts_wrong(
+        self, arm: Arm, given: Sequence[WorkloadRequest], requests: Sequence[RequestRecord]
+    ) -> bool | None:
+        """Whether the flags predict wrong tokens; unknown where an early end changed the steps."""
+        if any(request.finish_reason == FinishReason.EOS.value for request in requests):
+            return None
+        return predicts_wrong(self._case, arm, [item.request for item in given])
 
     def _measure(self, arm: Arm, given: Sequence[WorkloadRequest]) -> _Outcome:
         """The timed part: nothing in it but the engine, and a word of progress now and then."""
@@ -315,7 +329,9 @@ class CaseRunner:
             failure=failure,
             notes=(*self._workload.notes, *token_notes),
             num_steps=len(outcome.steps),
-            num_requests=len(self._workload.requests),
+            num_requests=len(requests),
+            is_control=not named_arm(command.arm).is_right,
+            rotation=command.rotation,
             scheduling=outcome.decision.scheduling if outcome.decision else None,
             scheduling_reason=outcome.decision.reason if outcome.decision else None,
         )
@@ -392,6 +408,7 @@ def _with_check(request: RequestRecord, check: Check | None) -> RequestRecord:
         num_tokens_right=check.num_right,
         num_tokens_wrong=check.num_wrong,
         num_tokens_tied=check.num_ties,
+        first_wrong=check.first_wrong,
     )
 
 

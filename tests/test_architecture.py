@@ -65,7 +65,7 @@ LAYERS = (
     Layer("planning", PLANNING_FILES, own=PLANNING, loads=(), never=("suite",)),
     Layer(
         "inputs",
-        under("runner/inputs", "arms batch compile rope_positions routes staging"),
+        under("runner/inputs", "arms batch compile rope_positions routes staging supplied"),
         libraries=("numpy",),
         own=(*PLANNING, "runner.inputs"),
         loads=("numpy",),
@@ -114,9 +114,13 @@ LAYERS = (
     Layer(
         "suite",
         (
-            *under("suite", "__main__ arms arrivals checks cli commands demand embeds_demand embeds_file"),
+            *under(
+                "suite", "__main__ arms arrivals checks cli commands control demand embeds_demand embeds_file"
+            ),
             *under("suite", "environment errors experiment metrics need plan progress protocol publish"),
-            *under("suite", "record scenario scenario_source schema store summary torch_file traffic"),
+            *under(
+                "suite", "record scenario scenario_source schema store summary token_case torch_file traffic"
+            ),
             *under("suite", "worker_process workload yaml_source"),
             *under("suite/traces", "azure_lmm azure_lmm_rebased base reading sample"),
         ),
@@ -130,7 +134,7 @@ LAYERS = (
     ),
     Layer(
         "explain",
-        under("suite", "command_costs explain"),
+        under("suite", "command_costs explain prediction"),
         libraries=("numpy",),
         own=(*FACTS, "runner.commands", "runner.device.null", "runner.engine", "suite"),
         not_own=("suite.oracle", "suite.worker", "suite.report"),
@@ -166,7 +170,7 @@ LAYERS = (
         libraries=("numpy", "pandas", "plotly", "jinja2", "markupsafe"),
         own=(
             *("runner.core", "runner.measure", "suite.record", "suite.metrics"),
-            *("suite.checks", "suite.summary", "suite.report"),
+            *("suite.checks", "suite.control", "suite.summary", "suite.report"),
         ),
         never=(*HEAVY, *MACHINERY, "runner.device", "suite.store", "suite.worker", "suite.oracle"),
         banned=("os", "pathlib", "io", "time", "datetime", "shutil", "tempfile", "glob", "subprocess"),

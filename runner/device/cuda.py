@@ -52,6 +52,8 @@ class CudaDevice(Device):
     ) -> None:
         if not is_available():
             raise RunnerError("no CUDA device is available here; use --device process")
+        # A convolution in TF32 may differ from float32 by more than the token check forgives.
+        torch.backends.cudnn.allow_tf32 = False
         buffers = buffer_table(config, model)
         pinned = {name: _pinned(item) for name, item in buffers.items()}
         self.host = {name: tensor.numpy() for name, tensor in pinned.items()}
@@ -102,6 +104,7 @@ class CudaDevice(Device):
         torch.cuda.synchronize()
         self._steps.clear()
         self._program.reset()
+        torch.cuda.synchronize()  # the fills ran on the default stream, which no other stream waits for
         poison_host(self.host)
         self._start_clock()
 

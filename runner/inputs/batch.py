@@ -51,6 +51,7 @@ class InputBatch:
         self._model = model
         self._clears_supplied_ids = clears_supplied_ids
         self._num_known = [0] * rows
+        self._admission = [0] * rows  # preemptions a row's request had when it was added
 
     @property
     def num_rows(self) -> int:
@@ -63,7 +64,7 @@ class InputBatch:
 
     def update(self, plan: StepPlan, requests: Mapping[str, RequestState]) -> None:
         """Make the rows those of `plan`; `requests` gives tokens and block tables."""
-        holes = self._remove_all_but({row.request_id for row in plan.rows})
+        holes = self._remove_all_but({row.request_id for row in plan.rows}, requests)
         for entry in plan.rows:
             if entry.request_id not in self.row_of:
                 self._add(entry, requests[entry.request_id], holes)
@@ -71,9 +72,13 @@ class InputBatch:
         for entry in plan.rows:
             self._refresh(entry, requests[entry.request_id])
 
-    def _remove_all_but(self, scheduled: set[str]) -> list[int]:
-        """Drop rows that rest; their numbers, largest first."""
-        holes = [row for name, row in self.row_of.items() if name not in scheduled]
+    def _remove_all_but(self, scheduled: set[str], requests: Mapping[str, RequestState]) -> list[int]:
+        """Drop rows that rest, and those of requests preempted and resumed since; largest number first."""
+        holes = [
+            row
+            for name, row in self.row_of.items()
+            if name not in scheduled or requests[name].num_preemptions != self._admission[row]
+        ]
         for row in holes:
             del self.row_of[self.request_ids[row]]
             self.supplied[row] = self.rope[row] = None
@@ -89,6 +94,7 @@ class InputBatch:
         self.row_of[entry.request_id] = row
         self.num_blocks[row] = 0
         self.slots[row] = entry.slot
+        self._admission[row] = state.num_preemptions
         self._write_prompt(row, state)
 
     def _write_prompt(self, row: int, state: RequestState) -> None:
@@ -144,6 +150,7 @@ class InputBatch:
         blocks = self.num_blocks[source]
         self.block_table[target, :blocks] = self.block_table[source, :blocks]
         self._num_known[target] = self._num_known[source]
+        self._admission[target] = self._admission[source]
         self.supplied[target], self.supplied[source] = self.supplied[source], None
         self.rope[target], self.rope[source] = self.rope[source], None
 

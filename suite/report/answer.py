@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from suite.report.data import ScenarioData, Series
-from suite.report.tables import token_mark, token_verdicts, tokens_cell
+from suite.report.tables import token_mark, token_verdicts, tokens_cell, why_no_speed
 from suite.report.wording import median, plural, quantity, sample_count, spread
 
 THROUGHPUT = "output_throughput"
@@ -18,15 +18,26 @@ def answer(scenario: ScenarioData) -> str:
 
 
 def _tokens(scenario: ScenarioData) -> str:
-    wrong = [one for one in scenario.measured if token_mark(one) == "wrong"]
-    unchecked = [one for one in scenario.measured if token_mark(one) == "doubt"]
+    told = _verdict([one for one in scenario.measured if one.control is None], scenario)
+    controls = [one for one in scenario.measured if one.control is not None]
+    if not controls:
+        return told
+    which = "; ".join(f"{one.label}: {one.control}" for one in controls)
+    return f"{told} Negative controls: {which}.".lstrip()
+
+
+def _verdict(meant_right: list[Series], scenario: ScenarioData) -> str:
+    if not meant_right:
+        return ""
+    wrong = [one for one in meant_right if token_mark(one) == "wrong"]
+    unchecked = [one for one in meant_right if token_mark(one) == "doubt"]
     if wrong:
         where = "; ".join(_told(scenario, one) for one in wrong[:3])
         more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
         return f"Tokens are WRONG: {where}{more}."
     if unchecked:
         return f"Cannot tell whether tokens are right: {_told(scenario, unchecked[0])}."
-    verdicts = [verdict for one in scenario.measured for verdict in token_verdicts(one)]
+    verdicts = [verdict for one in meant_right for verdict in token_verdicts(one)]
     requests = sum(verdict.num_requests_right for verdict in verdicts)
     tokens = sum(verdict.num_checked for verdict in verdicts)
     ties = sum(verdict.num_ties for verdict in verdicts)
@@ -44,7 +55,7 @@ def _told(scenario: ScenarioData, one: Series) -> str:
 
 def _throughput(scenario: ScenarioData) -> str:
     told = [one for one in scenario.measured if one.values(THROUGHPUT)]
-    judged = [one for one in told if token_mark(one) != "wrong"]
+    judged = [one for one in told if not why_no_speed(one)]
     if not told:
         return f"Throughput cannot be told: {scenario.measured[0].reason(THROUGHPUT)}."
     if not judged:

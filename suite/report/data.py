@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import pandas as pd
 
+from suite.control import control_verdict
 from suite.metrics import DEFINITIONS, Definition
 from suite.record import Failure, Metric, RunRecord, Status
 from suite.report.samples import with_latencies, with_step_times
@@ -75,6 +76,11 @@ class Series:
     @property
     def label(self) -> str:
         return f"{self.case_label} · {self.arm}"
+
+    @property
+    def control(self) -> str | None:
+        """What came of a negative control (suite/control.py); None for an arm meant to be right."""
+        return control_verdict(self.records)
 
     @property
     def num_failed(self) -> int:

@@ -40,12 +40,16 @@ class Detail:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One scenario's part of the page. `latencies`: a heading and three charts, for a few series each."""
+    """One scenario's part of the page. `latencies`: a heading and three charts, for a few series each.
+
+    `left_out` names the series that no chart of speed shows, and why.
+    """
 
     scenario: ScenarioData
     answer: str
     throughput: Chart
     latencies: tuple[tuple[str, list[Chart]], ...]
+    left_out: tuple[str, ...]
     details: tuple[Detail, ...]
     metrics: Table
     tokens: Table
@@ -130,11 +134,14 @@ def _finite(value: object) -> object:
 
 def _section(scenario: ScenarioData, max_points: int) -> Section:
     series = scenario.series
+    left_out = [one for one in series if tables.why_no_speed(one)]
+    judged = [one for one in series if not tables.why_no_speed(one)]
     return Section(
         scenario=scenario,
         answer=answer(scenario),
-        throughput=figures.throughput(series),
-        latencies=tuple(figures.latency_charts(series, max_points)),
+        throughput=figures.throughput(judged),
+        latencies=tuple(figures.latency_charts(judged, max_points)),
+        left_out=tuple(f"{one.label} ({tables.why_no_speed(one)})" for one in left_out),
         details=tuple(_detail(one, max_points) for one in series),
         metrics=tables.all_metrics(scenario),
         tokens=tables.request_tokens(scenario),
@@ -145,7 +152,7 @@ def _section(scenario: ScenarioData, max_points: int) -> Section:
 
 def _detail(one: Series, max_points: int) -> Detail:
     charts = (figures.step_times(one), figures.batch_over_time(one, max_points), figures.uploads(one))
-    return Detail(one.label, charts, (tables.step_times(one), tables.uploads(one)))
+    return Detail(one.label, charts, (tables.step_times(one), tables.routes(one), tables.uploads(one)))
 
 
 def _title(data: ReportData) -> str:

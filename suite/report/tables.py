@@ -22,12 +22,11 @@ from suite.report.wording import cut, median, number, plural, quantity, sample_c
 
 MAX_ROWS = 100
 MAX_TEXT = 2000
-VERDICT_METRICS = (
+SPEED_METRICS = (
     ("Output throughput", (("", "output_throughput"),)),
     ("TTFT", (("median", "median_ttft_ms"), ("p99", "p99_ttft_ms"))),
     ("ITL", (("median", "median_itl_ms"), ("p99", "p99_itl_ms"))),
     ("E2E latency", (("median", "median_e2e_ms"), ("p99", "p99_e2e_ms"))),
-    ("Steps", (("", "steps"),)),
 )
 
 Mark = Literal["", "right", "wrong", "doubt"]
@@ -85,12 +84,24 @@ def token_verdicts(one: Series) -> list[TokenVerdict]:
 
 
 def token_mark(one: Series) -> Mark:
-    """Whether all tokens of all runs are right; "doubt" where a measured round was not checked."""
+    """Whether all tokens of all runs are right; "doubt" where a measured round was not checked.
+
+    None of these for a negative control.
+    """
+    if one.control is not None:
+        return ""
     if any(verdict.num_wrong for verdict in token_verdicts(one)):
         return "wrong"
     measured = [run.record.tokens for run in one.runs]
     is_checked = all(verdict is not None and verdict.is_right for verdict in measured)
     return "right" if measured and is_checked else "doubt"
+
+
+def why_no_speed(one: Series) -> str:
+    """Why an arm gets no verdict on its speed; empty where it gets one."""
+    if one.control is not None:
+        return "wrong by design, speed not judged"
+    return "wrong tokens, speed not judged" if token_mark(one) == "wrong" else ""
 
 
 def tokens_cell(one: Series) -> Cell:
@@ -105,6 +116,8 @@ def tokens_cell(one: Series) -> Cell:
     n = f"{sample_count(checked, 'token')}, {plural(requests, 'request')}, {plural(len(verdicts), 'run')}"
     n += " (warm-up too)" if any(record.is_warmup and record.tokens for record in one.records) else ""
     n += f"; {plural(ties, 'tie')}"
+    if one.control is not None:
+        return Cell((Line(f"{one.control}: {wrong:,} wrong of {checked:,}", wrong, n),), mark)
     if mark == "right":
         return Cell((Line("✓ right", checked, n),), mark)
     if mark == "wrong":
@@ -140,6 +153,21 @@ def metric_cell(one: Series, metrics: Sequence[tuple[str, str]]) -> Cell:
     return Cell((*lines, Line("", note=n)), is_number=True)
 
 
+def speed_cell(one: Series, metrics: Sequence[tuple[str, str]]) -> Cell:
+    reason = why_no_speed(one)
+    return text(undefined(reason)) if reason and one.runs else metric_cell(one, metrics)
+
+
+def scheduling_cell(one: Series) -> Cell:
+    """How the arm scheduled, and the gate's reason; every run of an arm in a case is decided alike."""
+    decided = dict.fromkeys(
+        (record.scheduling, record.scheduling_reason) for record in one.records if record.scheduling
+    )
+    if not decided:
+        return text(undefined("not recorded"))
+    return Cell(tuple(Line(str(scheduling), note=reason or "") for scheduling, reason in decided))
+
+
 def validity_cell(one: Series) -> Cell:
     if not one.runs:
         return text(undefined("no run completed"), "doubt")
@@ -154,12 +182,15 @@ def validity_cell(one: Series) -> Cell:
 
 
 def verdicts(data: ReportData) -> Table:
-    columns = ("Scenario", "Case", "Arm", "Tokens", *(label for label, _ in VERDICT_METRICS), "Validity")
+    labels = (*(label for label, _ in SPEED_METRICS), "Steps")
+    columns = ("Scenario", "Case", "Arm", "Scheduling", "Tokens", *labels, "Validity")
     rows = tuple(
         (
             *names(one),
+            scheduling_cell(one),
             tokens_cell(one),
-            *(metric_cell(one, metrics) for _, metrics in VERDICT_METRICS),
+            *(speed_cell(one, metrics) for _, metrics in SPEED_METRICS),
+            metric_cell(one, (("", "steps"),)),
             validity_cell(one),
         )
         for one in data.series
@@ -208,6 +239,29 @@ def uploads(one: Series) -> Table:
     return Table("Uploads in figures", columns, tuple(rows), "" if rows else reason)
 
 
+def routes(one: Series) -> Table:
+    """How many steps of each kind took which routes, over all measured rounds."""
+    wanted = ["kind", "ids_route", "embeds_route"]
+    frames = [run.steps[wanted] for run in one.runs if set(wanted) <= set(run.steps)]
+    steps = pd.concat(frames) if frames else pd.DataFrame(columns=wanted)
+    of_kind = steps["kind"].value_counts()
+    rows = tuple(
+        (
+            *(text(str(name)) for name in (kind, ids, embeds)),
+            figure(len(group)),
+            figure(100 * len(group) / of_kind[str(kind)], "%"),
+        )
+        for (kind, ids, embeds), group in steps.groupby(wanted)
+    )
+    columns = ("Kind of step", "Ids", "Embeddings", "n steps", "Share of the kind")
+    reason = undefined(why_no_steps(one, "the result files have no routes"))
+    note = (
+        "Ids: from the host, sampled ids mixed with them, or taken on the device as a slice or scattered. "
+        "Embeddings: merged with supplied rows, looked up only, or looked up inside the forward (graph)."
+    )
+    return Table("Routes of the steps", columns, rows, "" if rows else reason, note if rows else "")
+
+
 def _mean_copies(mean: float) -> Cell:
     return text(undefined("copies not counted")) if np.isnan(mean) else figure(mean)
 
@@ -246,10 +300,9 @@ def request_tokens(scenario: ScenarioData) -> Table:
     rows.sort(key=lambda row: -row[0])  # stable: order of arrival within the right ones
     first = 2 if len(scenario.series) == 1 else 0  # the one case and arm need no columns
     shown = tuple(cells[first:] for _, cells in rows[:MAX_ROWS])
-    columns = ("Case", "Arm", "Request", "Kind", "Verdict", "Right", "Wrong", "Ties", "First divergence")[
-        first:
-    ]
-    note = "Summed over measured rounds; wrong requests first."
+    counts = ("Right", "Wrong", "Ties", "First divergence", "Supplied rows", "Wasted tokens")
+    columns = ("Case", "Arm", "Request", "Kind", "Verdict", *counts)[first:]
+    note = "Tokens are summed over measured rounds; wrong requests first. Supplied rows are of one round."
     if len(rows) > MAX_ROWS:
         note += f" {MAX_ROWS} of {len(rows):,} rows are shown; requests/*.parquet have all."
     reason = "" if shown else undefined("no request was recorded in a measured run")
@@ -258,18 +311,21 @@ def request_tokens(scenario: ScenarioData) -> Table:
 
 def _request_rows(one: Series) -> list[tuple[int, tuple[Cell, ...]]]:
     counts = ("num_tokens_right", "num_tokens_wrong", "num_tokens_tied")
+    extras = ("num_supplied_tokens", "num_wasted_tokens")
     frames = [
-        run.requests.reindex(columns=["request_id", "kind", *counts])
+        run.requests.reindex(columns=["request_id", "kind", *counts, *extras])
         for run in one.runs
         if "request_id" in run.requests
     ]
     if not frames:
         return []
     whole = pd.concat(frames, ignore_index=True)
-    whole[list(counts)] = whole[list(counts)].astype("float64")
+    whole[[*counts, *extras]] = whole[[*counts, *extras]].astype("float64")
     grouped = whole.groupby("request_id", sort=False)
     sums = grouped[list(counts)].sum(min_count=1)
     kinds = grouped["kind"].first()
+    supplied = grouped["num_supplied_tokens"].max()
+    wasted = grouped["num_wasted_tokens"].sum(min_count=1)
     first = _first_divergences(one)
     rows = []
     for request_id, right, wrong, ties in sums.itertuples(name=None):
@@ -281,6 +337,7 @@ def _request_rows(one: Series) -> list[tuple[int, tuple[Cell, ...]]]:
             _request_verdict(right, wrong),
             *(_count(value) for value in (right, wrong, ties)),
             text(_where_wrong(first.get(str(request_id)), right, num_wrong)),
+            *(_count(values[request_id], "not recorded") for values in (supplied, wasted)),
         )
         rows.append((num_wrong, cells))
     return rows
@@ -290,6 +347,10 @@ def _first_divergences(one: Series) -> dict[str, str]:
     """request_id -> where it first went wrong, as far as the records tell."""
     found: dict[str, str] = {}
     for run in reversed(one.runs):
+        if {"request_id", "first_wrong"} <= set(run.requests):
+            wrong = run.requests[["request_id", "first_wrong"]].dropna()
+            for request_id, index in wrong.itertuples(index=False, name=None):
+                found[str(request_id)] = f"{round_label(run.record)}, output token {int(index)}"
         verdict = run.record.tokens
         if verdict is not None and verdict.first_wrong is not None:
             request_id, index = verdict.first_wrong
@@ -309,8 +370,8 @@ def _request_verdict(right: float, wrong: float) -> Cell:
     return text("✗ wrong", "wrong") if wrong > 0 else text("✓ right", "right")
 
 
-def _count(value: float) -> Cell:
-    return text(undefined("not checked")) if pd.isna(value) else figure(float(value))
+def _count(value: float, absent: str = "not checked") -> Cell:
+    return text(undefined(absent)) if pd.isna(value) else figure(float(value))
 
 
 def _or_na(value: object) -> str:

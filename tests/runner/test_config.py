@@ -12,9 +12,7 @@ from runner.models import TINY_QWEN3
 
 # No host work is a duration like any other.
 SIZES = [
-    item.name
-    for item in fields(RunnerConfig)
-    if item.type in ("int", int) and item.name != "host_work_us"
+    item.name for item in fields(RunnerConfig) if item.type in ("int", int) and item.name != "host_work_us"
 ]
 
 
@@ -34,7 +32,7 @@ def test_a_size_that_is_no_positive_whole_number_is_refused(name: str, value: ob
 @pytest.mark.parametrize("value", [-1, True, 0.5, float("nan"), "5"])
 def test_host_work_is_a_whole_number_of_microseconds(value: object) -> None:
     assert RunnerConfig(host_work_us=0).host_work_us == 0
-    with pytest.raises(RunnerError, match="runner.host_work_us is .* at least 0"):
+    with pytest.raises(RunnerError, match=r"runner.host_work_us is .* at least 0"):
         RunnerConfig(host_work_us=value)  # type: ignore[arg-type]
 
 

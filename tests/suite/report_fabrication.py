@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -124,7 +124,7 @@ def step_frame(count: int, seed: int = 0) -> pd.DataFrame:
 def request_frame(requests: Sequence[RequestRecord]) -> pd.DataFrame:
     """One row a request; token times as lists, whole numbers nullable, as the store reads them."""
     frame = pd.DataFrame([asdict(one) for one in requests], columns=[f.name for f in fields(RequestRecord)])
-    for name in ("first_scheduled_ns", "finished_ns", "num_tokens_right", "num_tokens_wrong"):
+    for name in ("first_scheduled_ns", "finished_ns", "num_tokens_right", "num_tokens_wrong", "first_wrong"):
         frame[name] = pd.array(frame[name].tolist(), dtype="Int64")
     return frame
 
@@ -157,6 +157,9 @@ def run_record(
     num_wrong: int = 0,
     notes: Sequence[str] = (),
     num_steps: int = 0,
+    is_control: bool = False,
+    scheduling: Literal["sync", "async"] | None = None,
+    scheduling_reason: str | None = None,
 ) -> RunRecord:
     is_completed = status is Status.COMPLETED
     metrics = run_metrics(requests, (), duration_s) if is_completed else {}
@@ -183,6 +186,9 @@ def run_record(
         notes=tuple(notes),
         num_steps=num_steps,
         num_requests=len(requests),
+        is_control=is_control,
+        scheduling=scheduling,
+        scheduling_reason=scheduling_reason,
     )
 
 
@@ -240,6 +246,27 @@ def hostile() -> FakeLoaded:
 def large() -> FakeLoaded:
     """10,000 requests and 100,000 steps in one run."""
     return loaded(num_rounds=1, num_requests=10_000, num_output=16, num_steps=100_000, has_warmup=False)
+
+
+def with_controls() -> FakeLoaded:
+    """Arm ids right; stale, a negative control, wrong; overwrite, another, never exercised."""
+    result = loaded(arms=("ids",), num_rounds=2, has_warmup=False)
+    for arm, num_wrong in (("stale", 5), ("overwrite", 0)):
+        requests = [request(index) for index in range(4)]
+        for number in range(2):
+            record = run_record(
+                f"{arm}-{number}",
+                requests,
+                arm=arm,
+                round_number=number,
+                num_wrong=num_wrong,
+                num_steps=8,
+                is_control=True,
+                scheduling="async",
+                scheduling_reason="asked for",
+            )
+            result.add(record, step_frame(8), request_frame(requests))
+    return result
 
 
 def loaded(

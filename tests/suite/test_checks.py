@@ -32,6 +32,12 @@ def test_wrong_tokens_are_told_with_their_first_place():
     assert finding.remedy
 
 
+def test_a_negative_control_with_wrong_tokens_is_what_it_must_be_and_valid():
+    assert rules(make_run(REQUESTS, STEPS, num_wrong=2, arm="stale", is_control=True)) == []
+    unchecked = make_run(REQUESTS, STEPS, arm="stale", is_control=True, tokens=None)
+    assert rules(unchecked) == ["tokens-unchecked"]
+
+
 def test_a_run_whose_tokens_nobody_checked_is_not_valid():
     assert rules(make_run(REQUESTS, STEPS, tokens=None)) == ["tokens-unchecked"]
 
@@ -67,6 +73,14 @@ def test_recomputed_positions_are_accounted_for():
         REQUESTS[1],
     ]
     steps = [*STEPS, make_step(3, 30, 40, "prefill", num_tokens=9)]
+    assert rules(make_run(requests, steps), requests, steps) == []
+
+
+def test_positions_computed_for_nothing_are_accounted_for():
+    """Under async a request that ends by EOS has one more step in flight."""
+    requests = [make_request("a", num_prompt_tokens=8, num_wasted_tokens=1), REQUESTS[1]]
+    assert rules(make_run(requests, STEPS), requests) == ["tokens-conserved"]
+    steps = [*STEPS, make_step(3, 30, 40, num_tokens=1)]
     assert rules(make_run(requests, steps), requests, steps) == []
 
 

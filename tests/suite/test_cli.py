@@ -68,7 +68,10 @@ def test_bad_input_ends_a_command_with_code_two_and_nothing_done(bad: BadInput, 
         (["run", "scenario.yaml", "--rounds", "two"], "Invalid value for '--rounds'"),
         (["run", "scenario.yaml", "--seed", "-1"], "--seed -1"),
         (["run", "scenario.yaml", "--device", "cuda"], "no CUDA device can be used here"),
-        (["run", "scenario.yaml", "--device", "gpu"], "it must be one of: auto, process, inline, lazy, shuffle:SEED, cuda"),
+        (
+            ["run", "scenario.yaml", "--device", "gpu"],
+            "it must be one of: auto, process, inline, lazy, shuffle:SEED, cuda",
+        ),
         (["run", "scenario.yaml", "--arms", "snyc-ids"], "did you mean sync-ids"),
         (["run", "scenario.yaml", "--arms", ""], "is no arm"),
         (["run", "scenario.yaml", "--set", "rounds"], "no key=value"),
@@ -163,7 +166,7 @@ def test_list_names_what_options_and_scenarios_may_use(monkeypatch):
     assert set(everything["metrics"]) == set(DEFINITIONS)
     assert "scenarios/smoke.yaml" in everything["scenarios"]
     text = invoke("list", "arms").stdout
-    assert text.startswith("arms:\n  ids ") and "models" not in text
+    assert text.startswith("arms:\n  ids ") and "tiny-gemma3-vl" not in text
 
 
 def test_list_shows_a_broken_scenario_and_why(tmp_path, monkeypatch):

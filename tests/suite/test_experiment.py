@@ -211,7 +211,7 @@ def test_the_exit_code_is_one_for_wrong_tokens_or_a_failed_run():
     failed = make_run([], status=Status.FAILED, failure=Failure(kind="timeout", message="too long"))
     assert exit_code([], False) == 0 and exit_code([fine], False) == 0
     assert exit_code([fine, wrong], False) == 1
-    control = make_run([make_request()], num_wrong=1, arm="stale")
+    control = make_run([make_request()], num_wrong=1, arm="stale", is_control=True)
     assert exit_code([fine, control], False) == 0
     assert exit_code([fine, failed], False) == 1
     assert exit_code([fine, failed], True) == 130

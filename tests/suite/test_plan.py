@@ -106,6 +106,15 @@ def test_run_ids_are_file_names_and_differ(write):
     assert all(Path(name).name == name and name.isascii() for name in ids)
 
 
-def test_a_check_runs_every_arm_once(write):
-    plan = for_check(make_plan([write("a.yaml", extra="rounds: 5\n")], Options()))
-    assert [(run.round, run.is_warmup) for run in plan.cases[0].runs()] == [(0, False)]
+def test_a_check_runs_every_arm_in_every_rotation_of_at_most_eight_requests(write):
+    for num_requests, num_rotations in ((2, 2), (30, 8)):
+        options = Options(overrides=(f"traffic.num_requests={num_requests}",), arms=("ids", "refresh"))
+        plan = for_check(make_plan([write("a.yaml", extra="rounds: 5\n")], options))
+        runs = plan.cases[0].runs()
+        rotations = [*range(num_rotations)]
+        assert [(run.arm, run.rotation) for run in runs] == [
+            *(("ids", by) for by in rotations),
+            *(("refresh", by) for by in rotations),
+        ]
+        assert not any(run.is_warmup for run in runs) and plan.num_runs == len(runs)
+        assert len({run.run_id for run in runs}) == len(runs)

@@ -9,7 +9,7 @@ from records import failed_request, make_request, make_run
 from rich.console import Console
 
 from suite.checks import Finding
-from suite.plan import Options, make_plan
+from suite.plan import Options, for_check, make_plan
 from suite.progress import LineProgress, LiveProgress, make_console, make_progress, outcome, print_results
 from suite.protocol import Progress
 from suite.publish import Published
@@ -101,6 +101,41 @@ def test_undefined_figures_are_na_and_wrong_tokens_shout(tmp_path):
     runs = [make_run([failed_request()], run_id="r0"), make_run([make_request()], run_id="r1", num_wrong=1)]
     assert "1 of 3 tokens WRONG" in printed(tmp_path, runs)
     assert "n/a / n/a" in printed(tmp_path, runs[:1])
+
+
+def test_an_arm_with_wrong_tokens_gets_no_speed_whether_by_design_or_not(tmp_path):
+    fine = make_run([make_request()], run_id="r0", arm="ids")
+    wrong = make_run([make_request()], run_id="r1", num_wrong=1, arm="refresh")
+    control = make_run([make_request()], run_id="r2", num_wrong=1, arm="stale", is_control=True)
+    spared = make_run([make_request()], run_id="r3", arm="overwrite", is_control=True)
+    rows = {
+        line.split()[1]: line
+        for line in printed(tmp_path, [fine, wrong, control, spared]).splitlines()
+        if line.startswith(" smoke")
+    }
+    assert "3 (n=1)" in rows["ids"] and "10 / 10" in rows["ids"]
+    assert "1 of 3 tokens WRONG" in rows["refresh"]
+    assert "wrong, as it must be: 1 of 3 tokens wrong" in rows["stale"] and "WRONG" not in rows["stale"]
+    assert "not exercised: 0 of 3 tokens wrong" in rows["overwrite"]
+    for arm, word in (("refresh", "wrong tokens"), ("stale", "wrong arm"), ("overwrite", "wrong arm")):
+        assert rows[arm].count(word) == 4 and "(n=1)" not in rows[arm] and "/" not in rows[arm]
+
+
+def test_a_negative_control_does_not_stop_the_eye_while_it_runs(plan):
+    assert "negative control: 1 of 3 tokens wrong" in outcome(
+        make_run([make_request()], num_wrong=1, arm="stale", is_control=True)
+    )
+
+
+def test_an_order_of_a_token_check_is_named(plan):
+    stream = io.StringIO()
+    check = for_check(plan)
+    (case,) = check.cases
+    with make_progress(make_console(stream), check) as progress:
+        progress.case_started(case)
+        progress.run_finished(case, make_run([make_request()], round=1, rotation=1))
+    assert "2 of the requests in 2 orders" in stream.getvalue()
+    assert "[1/2] sync-ids, order 2:" in stream.getvalue()
 
 
 def test_a_narrow_terminal_gets_one_figure_a_line_and_loses_none(tmp_path):

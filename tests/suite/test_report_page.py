@@ -26,6 +26,7 @@ FABRICATIONS: dict[str, Callable[[], FakeLoaded]] = {
     "nothing": FakeLoaded,
     "interrupted": fabricate.interrupted,
     "none-finished": fabricate.none_finished,
+    "controls": fabricate.with_controls,
     "one-token": lambda: fabricate.loaded(num_output=1),
     "hostile": fabricate.hostile,
 }
@@ -109,6 +110,17 @@ def test_numbers_on_the_page_are_those_of_the_data() -> None:
         values = [run.metrics[name].value for run in loaded.runs if not run.is_warmup]
         middle = statistics.median(value for value in values if value is not None)
         assert float(numbers[shown.format(middle)]) == middle
+
+
+def test_charts_of_speed_leave_out_wrong_arms_and_say_so() -> None:
+    loaded = fabricate.with_controls()
+    page = render(from_loaded(loaded))
+    text = " ".join(Reader(page).text.split())
+    assert "Not drawn here: smoke · stale (wrong by design, speed not judged); smoke · overwrite" in text
+    assert "rounds of ids" in page and "rounds of stale" not in page and "rounds of overwrite" not in page
+    assert "Not drawn here" not in render(from_loaded(fabricate.loaded(num_rounds=1)))
+    loaded.runs = [run for run in loaded.runs if run.is_control]
+    assert "Not drawn here" in render(from_loaded(loaded))
 
 
 def test_hostile_names_are_shown_literally() -> None:

@@ -136,7 +136,7 @@ def test_without_a_completed_run_nothing_can_be_told() -> None:
     data = from_loaded(fabricate.all_failed())
     assert answer(data) == "Cannot tell: no measured run completed (3 failed, 0 interrupted)."
     (row,) = tables.verdicts(data).rows
-    assert "n/a: no run completed (3 failed" in words(row[4])
+    assert "n/a: no run completed (3 failed" in words(row[5])
 
 
 def test_failed_runs_are_listed_with_kind_message_and_detail() -> None:
@@ -170,6 +170,7 @@ def test_tokens_of_each_request_add_up_over_rounds_wrong_first() -> None:
     requests = [fabricate.request(index) for index in range(4)]
     frame = fabricate.request_frame(requests)
     frame.loc[2, ["num_tokens_right", "num_tokens_wrong"]] = [7, 1]
+    frame = frame.drop(columns="first_wrong")  # as older result files have it
     loaded.add(
         fabricate.run_record("w", requests, round_number=2, num_wrong=1), fabricate.step_frame(8), frame
     )
@@ -179,6 +180,103 @@ def test_tokens_of_each_request_add_up_over_rounds_wrong_first() -> None:
     assert column(table, "Wrong")[0].lines[0].exact == 1
     assert words(column(table, "First divergence")[0]).strip() == "n/a: position not recorded"
     assert [words(cell).strip() for cell in column(table, "Verdict")][1:] == ["✓ right"] * 3
+
+
+def test_every_wrong_request_shows_where_it_first_went_wrong() -> None:
+    loaded = fabricate.loaded(num_rounds=1, num_requests=4, num_output=8)
+    requests = [fabricate.request(index) for index in range(4)]
+    for round_number, at in ((1, 6), (2, 3)):
+        frame = fabricate.request_frame(requests)
+        frame.loc[[1, 2], ["num_tokens_right", "num_tokens_wrong", "first_wrong"]] = [7, 1, at]
+        loaded.add(
+            fabricate.run_record(f"w{round_number}", requests, round_number=round_number),
+            fabricate.step_frame(8),
+            frame,
+        )
+    table = tables.request_tokens(from_loaded(loaded).scenarios[0])
+    shown = [(words(row[0]).strip(), words(row[6]).strip()) for row in table.rows]
+    assert table.columns[6] == "First divergence"
+    assert shown == [
+        ("request-1", "round 2, output token 6"),
+        ("request-2", "round 2, output token 6"),
+        ("request-0", "none"),
+        ("request-3", "none"),
+    ]
+
+
+def test_supplied_rows_and_wasted_tokens_stand_beside_each_request() -> None:
+    loaded = fabricate.loaded(num_rounds=2, num_requests=3)
+    for frame in loaded.request_frames.values():
+        frame.loc[1, ["num_supplied_tokens", "num_wasted_tokens"]] = [17, 1]
+    table = tables.request_tokens(from_loaded(loaded).scenarios[0])
+    assert [cell.lines[0].exact for cell in column(table, "Supplied rows")] == [0, 17, 0]
+    assert [cell.lines[0].exact for cell in column(table, "Wasted tokens")] == [0, 2, 0]
+    for run_id, frame in loaded.request_frames.items():
+        loaded.request_frames[run_id] = frame.drop(columns=["num_supplied_tokens", "num_wasted_tokens"])
+    table = tables.request_tokens(from_loaded(loaded).scenarios[0])
+    assert words(column(table, "Wasted tokens")[0]).strip() == "n/a: not recorded"
+
+
+def test_routes_are_counted_by_kind_of_step() -> None:
+    loaded = fabricate.loaded(num_rounds=2, num_steps=64)
+    for frame in loaded.step_frames.values():
+        is_decode = frame["kind"] == "decode"
+        frame.loc[is_decode, "ids_route"] = "slice"
+        frame.loc[is_decode & (frame["step_id"] % 16 == 7), "ids_route"] = "scatter"
+        frame.loc[~is_decode, "embeds_route"] = "merge"
+    table = tables.routes(only_series(loaded))
+    shown = [tuple(words(cell).strip() for cell in row[:3]) for row in table.rows]
+    assert shown == [
+        ("decode", "scatter", "lookup"),
+        ("decode", "slice", "lookup"),
+        ("mixed", "host", "merge"),
+        ("prefill", "host", "merge"),
+    ]
+    assert [cell.lines[0].exact for cell in column(table, "n steps")] == [8, 88, 16, 16]
+    shares = [cell.lines[0].exact for cell in column(table, "Share of the kind")]
+    assert shares == pytest.approx([100 / 12, 1100 / 12, 100, 100])
+
+
+def test_a_negative_control_has_a_verdict_on_tokens_and_none_on_speed() -> None:
+    table = tables.verdicts(from_loaded(fabricate.with_controls()))
+    tokens, speeds = column(table, "Tokens"), column(table, "Output throughput")
+    assert [words(cell).split(" n =")[0].strip() for cell in tokens] == [
+        "✓ right",
+        "wrong, as it must be: 10 wrong of 64",
+        "not exercised: 0 wrong of 64",
+    ]
+    assert speeds[0].lines[0].exact is not None
+    for heading in ("Output throughput", "TTFT", "ITL", "E2E latency"):
+        for cell in column(table, heading)[1:]:
+            assert words(cell).strip() == "n/a: wrong by design, speed not judged"
+    assert [cell.lines[0].exact for cell in column(table, "Steps")] == [64, 8, 8]
+
+
+def test_the_answer_judges_tokens_and_speed_without_the_negative_controls() -> None:
+    text = answer(from_loaded(fabricate.with_controls()))
+    assert text.startswith("All 384 output tokens checked are right (48 requests in 2 runs")
+    assert "Negative controls: smoke · stale: wrong, as it must be; smoke · overwrite: not exercised." in text
+    assert "Output throughput of smoke · ids: median " in text
+
+
+def test_controls_alone_have_no_speed_at_all() -> None:
+    loaded = fabricate.with_controls()
+    loaded.runs = [run for run in loaded.runs if run.is_control]
+    text = answer(from_loaded(loaded))
+    assert text.startswith("Negative controls: ") and "not judged" in text and "tok/s" not in text
+
+
+def test_the_gates_decision_stands_beside_the_arm_with_its_reason() -> None:
+    reason = "async scheduling is switched off: prompt_embeds on a multimodal model"
+    loaded = fabricate.loaded(arms=("gated", "ids"), num_rounds=1)
+    loaded.runs = [
+        run.model_copy(update={"scheduling": "sync", "scheduling_reason": reason})
+        if run.arm == "gated"
+        else run
+        for run in loaded.runs
+    ]
+    cells = column(tables.verdicts(from_loaded(loaded)), "Scheduling")
+    assert [words(cell).strip() for cell in cells] == [f"sync {reason}", "n/a: not recorded"]
 
 
 def test_a_long_table_says_what_it_leaves_out() -> None:

@@ -54,6 +54,7 @@ class FakeEngine:
     fails_in_making = False
     arms_seen: ClassVar[list[str]] = []
     prompts_seen: ClassVar[list[Prompt]] = []
+    names_seen: ClassVar[list[str]] = []
 
     def __init__(self, model, config, device, arm):
         if self.fails_in_making:
@@ -73,6 +74,7 @@ class FakeEngine:
     def serve(self, request):
         index = int(request.request_id.rpartition("-")[2])
         FakeEngine.prompts_seen.append(request.prompt)
+        FakeEngine.names_seen.append(request.request_id)
         action = self.script.get(index)
         if action == "device":
             raise DeviceError(
@@ -88,7 +90,7 @@ class FakeEngine:
             state.finish_reason, state.error = FinishReason.ERROR, "17 placeholders, 16 image tokens"
             return
         print("stray text that must not reach the suite")
-        state.finish_reason = FinishReason.MAX_TOKENS
+        state.finish_reason = FinishReason.EOS if action == "eos" else FinishReason.MAX_TOKENS
         state.output_ids = list(range(request.sampling.max_tokens))
         timeline.first_scheduled_ns = now_ns()
         timeline.token_ns = [now_ns() for _ in state.output_ids]
@@ -131,6 +133,15 @@ def case(tmp_path):
 
 
 @pytest.fixture
+def embeds_case(tmp_path):
+    """Of its three requests two bring embeddings."""
+    file = tmp_path / "embeds.yaml"
+    file.write_text(SCENARIO)
+    options = Options(overrides=("traffic.embeds_ratio=0.67", "traffic.embeds_kind=pure"))
+    return make_plan([file], options).cases[0].case
+
+
+@pytest.fixture
 def folder(tmp_path):
     folder = RunFolder.create(tmp_path, "fake")
     folder.write_config({"scenarios": []})
@@ -147,21 +158,35 @@ def run(case, folder, monkeypatch):
     monkeypatch.setattr(suite.oracle, "Oracle", FakeOracle)
     monkeypatch.setattr(FakeEngine, "arms_seen", [])
     monkeypatch.setattr(FakeEngine, "prompts_seen", [])
+    monkeypatch.setattr(FakeEngine, "names_seen", [])
     monkeypatch.setattr(FakeOracle, "wrong", ())
     monkeypatch.setattr(FakeOracle, "num_made", 0)
     monkeypatch.setattr(FakeDevice, "num_closed", 0)
 
-    def run_arms(script=None, rounds=1, workload_hash=None, is_timed=True, store=folder.path, arm="sync-ids"):
+    def run_arms(
+        script=None,
+        rounds=1,
+        workload_hash=None,
+        is_timed=True,
+        store=folder.path,
+        arm="sync-ids",
+        of=case,
+        rotation=None,
+    ):
         monkeypatch.setattr(FakeEngine, "script", script or {})
         commands = iter(
-            [RunArm(run_id=f"r{i}", arm=arm, round=i, is_warmup=False) for i in range(rounds)] + [Close()]
+            [
+                RunArm(run_id=f"r{i}", arm=arm, round=i, is_warmup=False, rotation=rotation)
+                for i in range(rounds)
+            ]
+            + [Close()]
         )
         replies = []
         opening = OpenCase(
-            case=pack_case(case),
-            seed=case.scenario.seed,
+            case=pack_case(of),
+            seed=of.scenario.seed,
             device="inline",
-            workload_hash=workload_hash or build_workload(case, case.scenario.seed).hash,
+            workload_hash=workload_hash or build_workload(of, of.scenario.seed).hash,
             folder=str(store) if store else None,
             is_timed=is_timed,
         )
@@ -248,6 +273,45 @@ def test_an_oracle_that_breaks_fails_the_run_but_keeps_its_times(run, monkeypatc
     record = finished(run())[0].record
     assert record.status is Status.FAILED and "ZeroDivisionError" in record.failure.message
     assert record.metrics["completed_requests"].value == 3
+
+
+def test_the_arm_gets_its_prompts_as_it_takes_them_and_its_decision_is_recorded(run, embeds_case, folder):
+    (reply,) = finished(run(arm="sync-ids", of=embeds_case))
+    assert {prompt.kind for prompt in FakeEngine.prompts_seen} == {"ids"}
+    assert (reply.record.scheduling, reply.record.scheduling_reason) == ("sync", "asked for by sync-ids")
+    assert [r.num_supplied_tokens for r in load_run(folder.path).request_records("r0")] == [0, 0, 0]
+    FakeEngine.prompts_seen.clear()
+    (reply,) = finished(run(arm="refresh", of=embeds_case))
+    assert FakeEngine.arms_seen == ["sync-ids", "refresh"]
+    assert sorted(prompt.kind for prompt in FakeEngine.prompts_seen) == ["ids", "pure", "pure"]
+    assert sorted(r.num_supplied_tokens for r in load_run(folder.path).request_records("r0")) == [0, 4, 4]
+    assert reply.record.metrics["supplied_tokens"].value == 8
+
+
+def test_the_first_wrong_token_of_every_request_is_kept(run, monkeypatch, folder):
+    monkeypatch.setattr(FakeOracle, "wrong", ("request-0000", "request-0002"))
+    finished(run())
+    assert [r.first_wrong for r in load_run(folder.path).request_records("r0")] == [2, None, 2]
+
+
+@pytest.mark.parametrize("rotation", range(3))
+def test_a_rotation_serves_the_token_case_in_its_order(run, rotation):
+    (reply,) = finished(run(is_timed=False, store=None, rotation=rotation))
+    names = [f"request-{(index + rotation) % 3:04d}" for index in range(3)]
+    assert FakeEngine.names_seen == names
+    assert reply.record.rotation == rotation and reply.record.num_requests == 3
+    assert not reply.record.is_control and reply.record.predicts_wrong is None
+
+
+def test_a_negative_control_records_what_its_flags_predict(run, embeds_case, monkeypatch):
+    records = [
+        finished(run(is_timed=False, store=None, rotation=0, arm=arm, of=embeds_case))[0].record
+        for arm in ("stale", "async/all/with-ids/none")
+    ]
+    assert [record.is_control for record in records] == [True, True]
+    assert records[1].predicts_wrong is True and records[0].predicts_wrong is not None
+    (reply,) = finished(run({0: "eos"}, is_timed=False, store=None, rotation=0, arm="stale", of=embeds_case))
+    assert reply.record.predicts_wrong is None  # an early end changes the steps
 
 
 def test_a_workload_that_changed_since_the_plan_is_refused(run):

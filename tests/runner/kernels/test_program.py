@@ -361,7 +361,11 @@ def test_an_image_changes_what_is_sampled_as_it_does_in_the_reference(vl: Bench)
     vl.load_image(0, 4)
     positions = vl.load_metadata([(0, len(ids), [6, 7, 8, 9, 10, 1])])
     vl.run(
-        positions, Encode(0, 0), Lookup("ids", len(ids)), Splice("looked_up", 0, 0, 4, 16), Merge("copy", len(ids))
+        positions,
+        Encode(0, 0),
+        Lookup("ids", len(ids)),
+        Splice("looked_up", 0, 0, 4, 16),
+        Merge("copy", len(ids)),
     )
     vl.run(Forward(len(ids), "inputs_embeds"), Sample("sampled_ids.0", 1))
     with torch.inference_mode():
