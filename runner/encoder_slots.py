@@ -37,6 +37,11 @@ class EncoderSlots:
         key = self._key_of.get(holder)
         return None if key is None else self._slot_of[key]
 
+    def can_acquire(self, holder: Holder, key: str, may_encode: bool) -> bool:
+        """Whether `acquire` would give a slot."""
+        has_slot = holder in self._key_of or key in self._slot_of
+        return has_slot or (may_encode and bool(self._empty or self._idle))
+
     def acquire(self, holder: Holder, key: str, may_encode: bool) -> Acquired | None:
         """Hold the image for `holder`; None when it is not here and may not or cannot be encoded now."""
         if key in self._slot_of:
@@ -59,12 +64,6 @@ class EncoderSlots:
         if not holders:
             del self._holders[key]
             self._idle[key] = None
-
-    def discard(self, holder: Holder) -> None:
-        """Undo an `acquire` that said the image must be encoded: its slot is empty again."""
-        key = self._key_of.pop(holder)
-        assert self._holders.pop(key) == {holder}, "an image that others rely on cannot be taken back"
-        self._empty.append(self._slot_of.pop(key))
 
     def release_request(self, request_id: str) -> None:
         """All holds of a request that leaves the running set."""

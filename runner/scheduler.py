@@ -140,12 +140,10 @@ class Scheduler:
     # ---- planning
 
     def _schedule_running(self, draft: _Draft, state: RequestState) -> None:
-        num_encodes = len(draft.encodes)
-        count = self._fit_images(draft, state, min(self._num_to_compute(state), draft.budget))
-        if count and self._make_room(draft, state, count):
-            self._add_row(draft, state, count)
-        else:
-            self._undo_encodes(draft, num_encodes)
+        count = min(self._num_to_compute(state), draft.budget)
+        # Asked before room is made: no request gives way to one that cannot start anyway.
+        if count and self._can_start(draft, state) and self._make_room(draft, state, count):
+            self._add_row(draft, state, self._fit_images(draft, state, count))
 
     def _schedule_waiting(self, draft: _Draft) -> None:
         while self._waiting and self._free_slots and draft.budget > 0:
@@ -248,6 +246,15 @@ class Scheduler:
 
     # ---- images
 
+    def _can_start(self, draft: _Draft, state: RequestState) -> bool:
+        """Whether the next position's image, if it lies in one, has a slot or can get one."""
+        may_encode = len(draft.encodes) < self._config.max_images_per_step
+        return all(
+            self.encoder_slots.can_acquire(Holder(state.request_id, span.index), span.key, may_encode)
+            for span in state.spans
+            if span.first <= state.num_computed < span.end
+        )
+
     def _fit_images(self, draft: _Draft, state: RequestState, count: int) -> int:
         """How many of `count` tokens can be computed with the images that have, or now get, a slot."""
         first = state.num_computed
@@ -269,12 +276,6 @@ class Scheduler:
         if acquired.must_encode:
             draft.encodes.append(EncodeItem(state.request_id, span.index, acquired.slot))
         return True
-
-    def _undo_encodes(self, draft: _Draft, num_kept: int) -> None:
-        """Take back images planned for a request that cannot run in this step after all."""
-        for item in draft.encodes[num_kept:]:
-            self.encoder_slots.discard(Holder(item.request_id, item.image))
-        del draft.encodes[num_kept:]
 
     def _splices(self, state: RequestState, first: int, count: int) -> Iterable[SpliceItem]:
         """The image rows inside positions [first, first + count), offsets relative to the chunk."""

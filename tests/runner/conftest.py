@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
+from fabrication import SharedDevice
 
 from runner.config import RunnerConfig
 from runner.device.base import Device, open_device
 from runner.models import MODELS, ModelSpec
 from suite.oracle import Oracle
-
-SharedDevice = Callable[[str, ModelSpec, RunnerConfig], Device]
 
 
 @pytest.fixture(scope="session")

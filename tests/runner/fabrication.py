@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 
+from runner.config import RunnerConfig
 from runner.core import Image, Prompt, Request, SamplingParams
+from runner.device.base import Device
 from runner.models import TINY_GEMMA3_VL, ModelSpec, VisionSpec
+
+SharedDevice = Callable[[str, ModelSpec, RunnerConfig], Device]
 
 assert TINY_GEMMA3_VL.vision is not None
 VISION: VisionSpec = TINY_GEMMA3_VL.vision

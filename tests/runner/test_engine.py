@@ -10,8 +10,17 @@ from dataclasses import dataclass
 
 import psutil
 import pytest
-from conftest import SharedDevice
-from fabrication import VISION, Staggered, image, prompt_of, request, text, text_request, together
+from fabrication import (
+    VISION,
+    SharedDevice,
+    Staggered,
+    image,
+    prompt_of,
+    request,
+    text,
+    text_request,
+    together,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

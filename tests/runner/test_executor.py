@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
-from conftest import SharedDevice
-from fabrication import Staggered, prompt_of, request, text_request
+from fabrication import SharedDevice, Staggered, prompt_of, request, text_request
 from simulation import Simulation
 
 from runner.commands import Command, MetadataLayout, buffer_table, ring

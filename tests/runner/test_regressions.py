@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from conftest import SharedDevice
-from fabrication import Staggered, prompt_of, request, text_request
+from fabrication import SharedDevice, Staggered, prompt_of, request, text_request
 
 from runner.admission import admit
 from runner.config import RunnerConfig
@@ -67,13 +66,15 @@ def test_a_row_of_a_request_preempted_and_resumed_between_two_steps_is_made_anew
     assert (batch.slots[0], batch.num_blocks[0]) == (state.slot, len(state.block_ids))
 
 
-def test_an_image_planned_for_a_request_that_finds_no_room_is_planned_again() -> None:
-    """What was to be encoded and was not must not count as encoded."""
+def test_no_request_gives_way_to_one_whose_image_has_no_slot() -> None:
+    """The image of `b` waits for the one slot, so `a`'s blocks are of no use to it."""
     slots = EncoderSlots(1)
-    assert slots.acquire(Holder("a", 0), "key", may_encode=True) == (0, True)
-    slots.discard(Holder("a", 0))
-    slots.check(set())
-    assert slots.acquire(Holder("b", 0), "key", may_encode=True) == (0, True)
+    assert slots.acquire(Holder("a", 0), "one", may_encode=True) == (0, True)
+    assert not slots.can_acquire(Holder("b", 0), "two", may_encode=True)
+    assert slots.can_acquire(Holder("b", 0), "one", may_encode=False)
+    slots.release(Holder("a", 0))
+    assert slots.can_acquire(Holder("b", 0), "two", may_encode=True)
+    assert not slots.can_acquire(Holder("b", 0), "two", may_encode=False)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
-from conftest import SharedDevice
+from fabrication import SharedDevice
 
 from runner.commands import (
     OUTPUT_READY,
