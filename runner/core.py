@@ -7,6 +7,7 @@ numpy and nothing above the device half needs torch.
 from __future__ import annotations
 
 import hashlib
+import os
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal, NamedTuple
@@ -277,6 +278,12 @@ class TokenOutput(NamedTuple):
     request_id: str
     token_id: int
     is_last: bool
+
+
+def usable_cores() -> int:
+    """Cores this process may run on; all of the machine's where the system does not tell."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,8 @@ from pathlib import Path
 import psutil
 from pydantic import BaseModel, ConfigDict
 
+from runner.core import usable_cores
+
 SCHEMA_VERSION = 1
 
 _PACKAGES = (
@@ -112,7 +114,7 @@ def capture(arguments: Sequence[str], now: datetime | None = None) -> Environmen
         cpu_model=cpu_model(),
         num_cores=os.cpu_count() or 1,
         num_physical_cores=psutil.cpu_count(logical=False),
-        num_usable_cores=len(os.sched_getaffinity(0)),
+        num_usable_cores=usable_cores(),
         memory_bytes=memory.total,
         available_memory_bytes=memory.available,
         os=f"{platform.system()} {platform.release()} {platform.machine()}",

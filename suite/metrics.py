@@ -359,6 +359,8 @@ def step_wall_ms(requests: Sequence[RequestRecord], steps: Sequence[StepRecord])
     begins = starts.copy()
     is_busy = open_requests[:-1] > 0
     begins[1:][is_busy] = ends[:-1][is_busy]
+    # A step that only finishes what had ended may begin inside the one before it: no time counts twice.
+    begins[1:] = np.maximum(begins[1:], ends[:-1])
     walls: Values = (ends - begins) / NS_PER_MS
     return walls
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from pydantic import Field, field_validator
 from ruamel.yaml import YAML
 
 from runner.config import RunnerConfig
-from runner.core import RunnerError
+from runner.core import RunnerError, usable_cores
 from runner.models import MODELS, ModelSpec, get_model
 from suite.arms import named_arm, why_not
 from suite.demand import plan_demand
@@ -192,7 +191,7 @@ def missing_requirements(scenario: Scenario, device_kind: str) -> str | None:
     requires = scenario.requires
     if requires.device == "cuda" and device_kind != "cuda":
         return f"needs a CUDA device; this run uses the device {device_kind}"
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = usable_cores()
     if requires.min_cores is not None and cores < requires.min_cores:
         return f"needs {requires.min_cores} cores; this process may use {cores}"
     memory_gib = psutil.virtual_memory().total / 2**30

@@ -381,6 +381,11 @@ def _read_table(path: Path, schema: pa.Schema) -> pd.DataFrame:
         table = pq.read_table(path) if path.is_file() else schema.empty_table()
     except (OSError, pa.ArrowException) as error:
         raise SuiteError(f"cannot read {path}: {error}") from error
+    missing = [name for name in schema.names if name not in table.column_names]
+    if missing:
+        raise SuiteError(
+            f"{path} has no column {', '.join(missing)}: another version wrote it; read it with that version"
+        )
     # Without this option a column of whole numbers with a null would come back as floats.
     frame: pd.DataFrame = table.to_pandas(integer_object_nulls=True)
     for name in _REQUEST_NULLABLE:

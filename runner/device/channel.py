@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 
 from runner.commands import EVENTS, BufferSpec
+from runner.core import usable_cores
 from runner.device.report import ReportRing
 
 Layout = dict[str, tuple[str, tuple[int, ...]]]
@@ -25,5 +25,4 @@ def channel_layout(buffers: Mapping[str, BufferSpec]) -> Layout:
 
 def spin_s() -> float:
     """Seconds a wait spins; none when the other side has no core of its own to make progress on."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return _SPIN_S if (cores or 1) > 1 else 0.0
+    return _SPIN_S if usable_cores() > 1 else 0.0
