@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from runner.core import RunnerError
 from runner.inputs.arms import ARMS, Arm, parse_arm
@@ -22,6 +22,18 @@ def named_arm(name: str) -> Arm:
         return parse_arm(name)
     except RunnerError as error:
         raise SuiteError(str(error)) from None
+
+
+def twice(names: Sequence[str]) -> str | None:
+    """What is wrong where two names are one arm, alike or in another spelling; None where all differ."""
+    seen: dict[object, int] = {}
+    for index, name in enumerate(names):
+        arm = named_arm(name)
+        first = seen.setdefault((arm.scheduling, arm.choices, arm.rules), index)
+        if first != index:
+            same = "" if names[first] == name else f" ({names[first]} and {name} are the same)"
+            return f"an arm stands twice{same}; name each once"
+    return None
 
 
 def why_not(arm: Arm, model: ModelSpec, traffic: Traffic) -> str | None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import re
 import sys
+from contextlib import suppress
 from enum import StrEnum
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
@@ -19,6 +23,9 @@ if TYPE_CHECKING:
 
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
+
+_WHOLE_NUMBER = re.compile(r"\s*[+-]?[0-9]{1,100}\s*")
+_REFUSED = (errno.EPIPE, errno.ENOSPC, errno.EBADF, errno.EIO)
 
 
 class Kind(StrEnum):
@@ -68,7 +75,18 @@ Arms = Annotated[
     str | None,
     typer.Option("--arms", help="Arms instead of the scenario's: a,b.", metavar="NAMES"),
 ]
-Rounds = Annotated[int | None, typer.Option("--rounds", help="Measured rounds.", metavar="N")]
+
+
+def _whole_number(text: str) -> int:
+    if not _WHOLE_NUMBER.fullmatch(text):
+        raise typer.BadParameter(f"{text!r} is no whole number")
+    return int(text)
+
+
+Rounds = Annotated[
+    int | None,
+    typer.Option("--rounds", help="Measured rounds.", metavar="N", parser=_whole_number),
+]
 Set = Annotated[
     list[str] | None,
     typer.Option(
@@ -77,10 +95,13 @@ Set = Annotated[
         metavar="KEY=VALUE",
     ),
 ]
-Seed = Annotated[int | None, typer.Option("--seed", help="Instead of the scenario's.", metavar="N")]
+Seed = Annotated[
+    int | None,
+    typer.Option("--seed", help="Instead of the scenario's.", metavar="N", parser=_whole_number),
+]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
 OutputDir = Annotated[
-    Path,
+    str,
     typer.Option("--output-dir", "-o", help="Where the run's own folder is made.", metavar="DIRECTORY"),
 ]
 
@@ -91,7 +112,7 @@ def run(
     device: Device = "auto",
     arms: Arms = None,
     rounds: Rounds = None,
-    output_dir: OutputDir = Path("results"),
+    output_dir: OutputDir = "results",
     overrides: Set = None,
     is_dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and show what would be run.")] = False,
     seed: Seed = None,
@@ -108,7 +129,12 @@ def run(
     from suite import commands
 
     options = _options(device, arms, rounds, overrides, seed)
-    _leave(commands.run(paths, options, output_dir, label, is_dry_run, _screen(is_json)))
+    if not output_dir:
+        raise SuiteError("--output-dir '': it is empty; name a folder")
+    code = commands.run(paths, options, Path(output_dir), label, is_dry_run, _screen(is_json))
+    if not is_dry_run:
+        _finish_output()  # what was measured decides the exit code, whoever reads the table
+    _leave(code)
 
 
 @app.command()
@@ -211,8 +237,58 @@ def _leave(code: int) -> None:
 
 
 def main() -> None:
-    """The program. A name that the terminal's encoding lacks is replaced, never an error."""
+    """The program. A name that the terminal's encoding lacks is replaced, never an error.
+
+    Output that nobody takes is no error of the program's: a closed stream is let be, a full disk is told.
+    """
+    sys.stdout = sys.stdout or _nowhere()
+    sys.stderr = sys.stderr or _nowhere()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    app(prog_name="suite")
+    code: str | int | None = 0
+    try:
+        app(prog_name="suite")
+    except SystemExit as leaving:
+        code = leaving.code
+    except OSError as error:
+        if error.filename is not None or error.errno not in _REFUSED:
+            raise
+        _tell_refusal(error)
+        code = EXIT_USAGE
+    is_taken = _finish_output()
+    _finish(sys.stderr)
+    sys.exit(code if is_taken else code or EXIT_USAGE)
+
+
+def _nowhere() -> TextIO:
+    return Path(os.devnull).open("w", encoding="utf-8")
+
+
+def _finish_output() -> bool:
+    """Whether standard output took everything, or nobody reads it; if not, that is told."""
+    refusal = _finish(sys.stdout)
+    if refusal is not None:
+        _tell_refusal(refusal)
+    return refusal is None or refusal.errno == errno.EPIPE
+
+
+def _tell_refusal(error: OSError) -> None:
+    if error.errno != errno.EPIPE:
+        with suppress(OSError):
+            text = f"error: standard output cannot be written: {error.strerror}"
+            print(text, file=sys.stderr, flush=True)
+
+
+def _finish(stream: TextIO) -> OSError | None:
+    """Write what is left; where that is refused it goes nowhere, so that leaving does not fail on it."""
+    try:
+        stream.flush()
+    except OSError as error:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+        with suppress(OSError):
+            stream.flush()
+        return error
+    return None

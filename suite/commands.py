@@ -17,8 +17,8 @@ from suite.errors import SuiteError
 from suite.experiment import EXIT_FINE, Experiment, Stop, exit_code
 from suite.metrics import DEFINITIONS
 from suite.plan import Options, Plan, find_files, for_check, load_scenarios, make_plan
-from suite.progress import make_console, make_progress, print_results, tokens_text
-from suite.publish import publish
+from suite.progress import make_console, make_progress, make_progress_console, print_results, tokens_text
+from suite.publish import Published, publish
 from suite.record import RunRecord
 from suite.scenario import expand as expand_cases
 from suite.scenario import load_scenario
@@ -72,14 +72,15 @@ def run(
 
     stop = Stop()
     with stop.on_interrupt():
-        with make_progress(make_console(sys.stderr), plan) as progress:
+        with make_progress(make_progress_console(sys.stderr), plan) as progress:
             experiment = Experiment(plan, folder.path, progress, stop, folder.append_run, keep_device)
             records = experiment.run()
         published = publish(folder.path, stop.is_requested)
-    if screen.is_json:
-        screen.document(published.document())
-    else:
-        print_results(make_console(sys.stdout), published)
+    try:
+        _show_results(published, screen)
+    except OSError as error:  # what was measured lies in the folder, whoever reads the table
+        warning = f"standard output cannot be written: {error.strerror}; see {published.report}"
+        make_progress_console(sys.stderr).print(warning)
     return exit_code(records, published.is_interrupted)
 
 
@@ -88,7 +89,7 @@ def check(paths: Sequence[Path], options: Options, screen: Screen) -> int:
     plan = for_check(make_plan(paths, options))
     records: list[RunRecord] = []
     stop = Stop()
-    with stop.on_interrupt(), make_progress(make_console(sys.stderr), plan) as progress:
+    with stop.on_interrupt(), make_progress(make_progress_console(sys.stderr), plan) as progress:
         experiment = Experiment(plan, None, progress, stop, records.append, lambda _: None, is_timed=False)
         experiment.run()
     arms = summarise(records, ())
@@ -146,11 +147,15 @@ def expand(paths: Sequence[Path], options: Options, screen: Screen) -> int:
 def report(path: Path, screen: Screen) -> int:
     """The summary and the page of a run folder, made anew from its records."""
     published = publish(path)
+    _show_results(published, screen)
+    return EXIT_FINE
+
+
+def _show_results(published: Published, screen: Screen) -> None:
     if screen.is_json:
         screen.document(published.document())
     else:
         print_results(make_console(sys.stdout), published)
-    return EXIT_FINE
 
 
 def explain(paths: Sequence[Path], arm_name: str, options: Options, screen: Screen) -> int:

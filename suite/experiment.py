@@ -45,6 +45,8 @@ EXIT_FINE = 0
 EXIT_WRONG = 1
 EXIT_INTERRUPTED = 130
 
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
 SHOW_CURSOR = b"\x1b[?25h"
 """A live display hides the cursor; ending at once must not leave it so."""
 
@@ -59,7 +61,7 @@ class Observer(Protocol):
 
 
 class Stop:
-    """Whether the user asked to stop. The first SIGINT asks; the second ends the process at once."""
+    """Whether the user asked to stop. The first signal asks; a second ends the process at once."""
 
     def __init__(self) -> None:
         self.is_requested = False
@@ -69,14 +71,20 @@ class Stop:
 
     @contextmanager
     def on_interrupt(self) -> Iterator[None]:
-        before = signal.signal(signal.SIGINT, self._interrupt)
+        """SIGTERM and SIGHUP ask as well; a SIGHUP that is ignored (nohup) stays so."""
+        before = {number: signal.getsignal(number) for number in STOPPING}
+        for number in STOPPING:
+            if number != signal.SIGHUP or before[number] is not signal.SIG_IGN:
+                signal.signal(number, self._interrupt)
         try:
             yield
         finally:
-            signal.signal(signal.SIGINT, before)
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
-    def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
-        if self.is_requested:
+    def _interrupt(self, number: int, _frame: FrameType | None) -> None:
+        # A terminal that is closed may send SIGHUP twice, and nobody asked twice then.
+        if self.is_requested and number != signal.SIGHUP:
             if sys.stderr.isatty():
                 os.write(sys.stderr.fileno(), SHOW_CURSOR)
             os._exit(EXIT_INTERRUPTED)  # a worker sees the end of its input and goes as well

@@ -9,18 +9,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from runner.device.base import DEVICE_KINDS, cuda_is_usable
-from suite.arms import named_arm, why_not
+from suite.arms import named_arm, twice, why_not
 from suite.errors import SuiteError
 from suite.scenario import Case, Scenario, expand, load_scenario, missing_requirements
 from suite.schema import one_of
 from suite.store import safe_name
 from suite.token_case import MAX_REQUESTS
 from suite.workload import build_workload
+from suite.yaml_source import is_folder, path_errors
 
 AUTO = "auto"
 CUDA = "cuda"
 DEVICE_CHOICES = (AUTO, *DEVICE_KINDS)
-SHUFFLE = re.compile(r"shuffle:\d+")
+SHUFFLE = re.compile(r"shuffle:[0-9]+")
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 PATTERN = "*.yaml"
 MAX_ROUNDS = 10_000
@@ -217,15 +218,18 @@ def load_scenarios(paths: Sequence[Path], options: Options) -> list[Scenario]:
 
 def find_files(paths: Sequence[Path]) -> list[Path]:
     """Files as given, and the *.yaml directly in directories: those of subfolders are named alone."""
-    files = [file for path in paths for file in (_files_in(path) if path.is_dir() else [path])]
-    return list({file.resolve(): file for file in files}.values())
+    files = [file for path in paths for file in (_files_in(path) if is_folder(path) else [path])]
+    return list({_resolved_path(file): file for file in files}.values())
+
+
+def _resolved_path(file: Path) -> Path:
+    with path_errors(file):
+        return file.resolve()
 
 
 def _files_in(directory: Path) -> Iterable[Path]:
-    try:
+    with path_errors(directory):
         files = sorted(directory.glob(PATTERN))
-    except OSError as error:
-        raise SuiteError(f"{directory}: cannot be read: {error.strerror or error}") from None
     if not files:
         raise SuiteError(
             f"{directory}: no {PATTERN} file in this directory (subfolders are not searched); name "
@@ -242,8 +246,8 @@ def _check_arms(arms: tuple[str, ...] | None) -> None:
             named_arm(name)
         except SuiteError as error:
             raise SuiteError(f"--arms {','.join(arms)}: {error}") from None
-    if len(set(arms)) != len(arms):
-        raise SuiteError(f"--arms {','.join(arms)}: an arm stands twice; name each once")
+    if (reason := twice(arms)) is not None:
+        raise SuiteError(f"--arms {','.join(arms)}: {reason}")
 
 
 def _check_rounds(rounds: int | None) -> None:

@@ -5,11 +5,12 @@ Lines without escape codes where the output is no terminal; nothing here decides
 
 from __future__ import annotations
 
+import io
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Self, TextIO
+from typing import Self, TextIO, cast
 
 from rich import box
 from rich.console import Console
@@ -43,7 +44,50 @@ def make_console(stream: TextIO) -> Console:
     A file or a pipe has no width of its own: lines are as long as they must be, or as COLUMNS says.
     """
     width = None if stream.isatty() or os.environ.get("COLUMNS") else _UNBOUNDED
-    return Console(file=stream, width=width, markup=False, highlight=False, emoji=False, soft_wrap=True)
+    return _Console(file=stream, width=width, markup=False, highlight=False, emoji=False, soft_wrap=True)
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        raise  # an OSError like any other: rich itself would end the program
+
+
+class _LastingStream(io.TextIOBase):
+    """A stream that goes on in silence once nobody reads it: progress never ends an experiment."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._is_dead = False
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self._stream.encoding
+
+    def isatty(self) -> bool:
+        return self._stream.isatty()
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    def write(self, text: str) -> int:
+        self._attempt(lambda: self._stream.write(text))
+        return len(text)
+
+    def flush(self) -> None:
+        self._attempt(self._stream.flush)
+
+    def _attempt(self, act: Callable[[], object]) -> None:
+        if self._is_dead:
+            return
+        try:
+            act()
+        except (OSError, ValueError):  # ValueError: it was closed
+            self._is_dead = True
+
+
+def make_progress_console(stream: TextIO) -> Console:
+    """A console for progress: what its stream refuses is dropped."""
+    return make_console(cast(TextIO, _LastingStream(stream)))
 
 
 class LineProgress:

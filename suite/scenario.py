@@ -21,9 +21,10 @@ from ruamel.yaml import YAML
 from runner.config import RunnerConfig
 from runner.core import RunnerError, usable_cores
 from runner.models import MODELS, ModelSpec, get_model
-from suite.arms import named_arm, why_not
+from suite.arms import named_arm, twice, why_not
 from suite.demand import plan_demand
 from suite.errors import KeyedError, SuiteError
+from suite.need import Demand, image_positions
 from suite.scenario_source import (
     combinations,
     overridden,
@@ -42,10 +43,11 @@ from suite.schema import (
     validated,
     value_error,
 )
-from suite.traffic import TraceReplay, Traffic
+from suite.traffic import Constant, TraceReplay, Traffic
 from suite.yaml_source import Source, read_source, show
 
 _DEFAULTS = RunnerConfig()
+_FLOAT_BYTES = 4
 
 
 class Requires(StrictModel):
@@ -116,8 +118,8 @@ class ScenarioKeys(StrictModel):
                 named_arm(name)
             except SuiteError as error:
                 raise broken_rule(str(error)) from None
-        if len(set(value)) != len(value):
-            raise broken_rule("an arm stands twice; name each once")
+        if (reason := twice(value)) is not None:
+            raise broken_rule(reason)
         return value
 
 
@@ -232,11 +234,45 @@ def _check_together(scenario: Scenario) -> None:
         config.check_model(model)
     except RunnerError as error:
         raise _keyed(error) from None
-    plan_demand(scenario.traffic, model, config, scenario.seed)
+    _check_memory(scenario, model)
+    _check_last_arrival(scenario, plan_demand(scenario.traffic, model, config, scenario.seed))
     for name in scenario.arms:
         reason = why_not(named_arm(name), model, scenario.traffic)
         if reason is not None:
             raise KeyedError("arms", reason)
+
+
+def _check_last_arrival(scenario: Scenario, demand: Demand) -> None:
+    last_s = demand.needs[-1].arrival_s
+    if isinstance(scenario.traffic.arrivals, Constant) and last_s >= scenario.timeout_s:
+        raise KeyedError(
+            "traffic.arrivals.rate",
+            f"the last of {len(demand.needs)} requests would come after {last_s:,.6g} s, and a run ends "
+            f"after timeout_s, {scenario.timeout_s:g} s: raise the rate or timeout_s, or lower "
+            "traffic.num_requests",
+        )
+
+
+def _check_memory(scenario: Scenario, model: ModelSpec) -> None:
+    """Refuse a size that alone needs more memory than this machine has, or than is required of one."""
+    sizes, hidden_bytes = scenario.runner, model.hidden_size * _FLOAT_BYTES
+    cache = sizes.num_blocks * sizes.block_size
+    row_bytes = 2 * model.num_layers * model.num_kv_heads * model.head_dim * _FLOAT_BYTES
+    image_rows = image_positions(model) if model.vision is not None else 0
+    needed = {
+        "num_blocks": (cache * row_bytes, f"{cache:,} cached positions (with runner.block_size)"),
+        "num_resident_rows": (sizes.num_resident_rows * hidden_bytes, "the rows kept"),
+        "num_encoder_slots": (sizes.num_encoder_slots * image_rows * hidden_bytes, "the images kept"),
+        "max_num_batched_tokens": (2 * sizes.max_num_batched_tokens * hidden_bytes, "the rows of a step"),
+    }
+    required_gib = scenario.requires.min_memory_gib or 0.0
+    limit = max(psutil.virtual_memory().total, int(required_gib * 2**30))
+    for name, (num_bytes, what) in needed.items():
+        if num_bytes > limit:
+            raise KeyedError(
+                f"runner.{name}",
+                f"{what} would need {num_bytes:,} bytes of memory, and there are {limit:,}: lower it",
+            )
 
 
 def _keyed(error: RunnerError) -> KeyedError:

@@ -27,6 +27,10 @@ def overridden(source: Source, text: str) -> Source:
     option = f"--set {text}".encode(errors="backslashreplace").decode()
     key, equals, value = text.partition("=")
     names = key.strip().split(".", 1) if key.startswith("sweep.") else key.strip().split(".")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise SuiteError(f"{option}: it holds a byte that is not UTF-8; write it in UTF-8") from None
     if not equals or not all(names):
         raise SuiteError(f"{option}: this is no key=value; write for instance --set rounds=5")
     return with_option(source, tuple(names), parse_value(value, option), option)

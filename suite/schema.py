@@ -202,6 +202,10 @@ def _literal_rule(value: object, context: Mapping[str, Any]) -> str:
     return one_of(value, names)
 
 
+def _limit(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
+
+
 _RULES: Mapping[str, Callable[[object, Mapping[str, Any]], str]] = {
     "rule": lambda value, context: str(context["text"]),
     "int_type": _number_rule("a whole number"),
@@ -219,6 +223,6 @@ _RULES: Mapping[str, Callable[[object, Mapping[str, Any]], str]] = {
     "literal_error": _literal_rule,
     "greater_than": lambda value, context: f"it must be above {context['gt']:g}",
     "greater_than_equal": lambda value, context: f"it must be at least {context['ge']:,.10g}",
-    "less_than": lambda value, context: f"it must be below {context['lt']:g}",
+    "less_than": lambda value, context: f"it must be below {_limit(context['lt'])}",
     "less_than_equal": lambda value, context: f"it must be at most {context['le']:,.10g}",
 }

@@ -14,7 +14,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -25,6 +25,7 @@ from runner.measure import StepRecord
 from suite.checks import Finding
 from suite.errors import SuiteError
 from suite.record import SCHEMA_VERSION, RequestRecord, RunRecord, Status
+from suite.yaml_source import path_errors, show
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,7 +57,10 @@ _REQUEST_NULLABLE = (
     "first_wrong",
 )
 _LATENCIES = ("ttft_ms", "tpot_ms", "e2e_ms", "queue_delay_ms", "send_delay_ms", "max_itl_ms")
+_CONSTRUCTION_ERRORS = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, AssertionError)
 _UNDEFINED = "undefined"  # "tpot_ms: one output token"; empty where every latency is defined
+
+_MAY_BE_NULL = (*_REQUEST_NULLABLE, *_LATENCIES, "error", _UNDEFINED)
 
 
 def safe_name(text: str) -> str:
@@ -89,6 +93,7 @@ class RunFolder:
         """A new folder `<UTC time>-<label>` in `parent`; never one that exists."""
         stamp = (now or datetime.now(UTC)).astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
         name = f"{stamp}-{safe_name(label)}"
+        _check_parent(parent)
         with _refusals(parent):
             parent.mkdir(parents=True, exist_ok=True)
             path = _make_new(parent, name)
@@ -136,6 +141,21 @@ class RunFolder:
         path = self.path / REPORT
         _replace(path, page.encode("utf-8", "backslashreplace"))
         return path
+
+
+def _check_parent(parent: Path) -> None:
+    try:
+        str(parent).encode()
+    except UnicodeEncodeError:
+        shown = str(parent).encode(errors="backslashreplace").decode()
+        raise SuiteError(f"--output-dir {shown}: the name is not UTF-8; choose another folder") from None
+    with path_errors(parent):
+        for folder in (parent, *parent.parents):
+            if folder.exists() and not folder.is_dir():
+                raise SuiteError(
+                    f"cannot write {parent}: {folder} is not a directory; choose another folder with "
+                    "--output-dir"
+                )
 
 
 @contextmanager
@@ -302,23 +322,78 @@ class LoadedRun:
 
 def load_run(path: Path) -> LoadedRun:
     """Open a run folder, complete or not. SuiteError where it is none or was written otherwise."""
-    if not (path / CONFIG).is_file():
-        raise SuiteError(f"{path} is not the folder of a run: it has no {CONFIG}")
+    with path_errors(path):
+        if not (path / CONFIG).is_file():
+            raise SuiteError(f"{path} is not the folder of a run: it has no {CONFIG}")
     warnings: list[str] = []
     config = _read_config(path / CONFIG)
     summary = _read_json(path / SUMMARY, warnings)
-    return LoadedRun(
+    findings = _findings(summary)
+    if summary is not None and findings is None:
+        warnings.append(f"{SUMMARY}: its findings are damaged, left out")
+        summary = {**summary, "findings": []}
+    loaded = LoadedRun(
         path=path,
-        config=tuple(config.get("scenarios") or ()),
-        invocation=config.get("invocation") or {},
-        cases=tuple(config.get("cases") or ()),
-        skipped=tuple((str(item["scenario"]), str(item["reason"])) for item in config.get("skipped") or ()),
+        config=_mappings(path / CONFIG, config, "scenarios"),
+        invocation=_mapping(path / CONFIG, config, "invocation"),
+        cases=_mappings(path / CONFIG, config, "cases"),
+        skipped=_skipped(path / CONFIG, config),
         environment=_read_json(path / ENVIRONMENT, warnings) or {},
         runs=tuple(_read_runs(path / RUNS, warnings)),
         summary=summary,
-        warnings=tuple(warnings),
-        validity=tuple(Finding(**item) for item in (summary or {}).get("findings", ())),
+        validity=findings or (),
     )
+    runs = tuple(run for run in loaded.runs if _has_whole_tables(loaded, run, warnings))
+    return replace(loaded, runs=runs, warnings=tuple(warnings))
+
+
+def _has_whole_tables(loaded: LoadedRun, run: RunRecord, warnings: list[str]) -> bool:
+    try:
+        loaded.step_records(run.run_id)
+        loaded.request_records(run.run_id)
+    except SuiteError as error:
+        warnings.append(f"the run {run.run_id} is left out: {error}")
+        return False
+    return True
+
+
+def _findings(summary: Mapping[str, Any] | None) -> tuple[Finding, ...] | None:
+    """The findings of a summary; None where they are none."""
+    found = (summary or {}).get("findings", [])
+    names = {item.name for item in fields(Finding)}
+    if not isinstance(found, list):
+        return None
+    if not all(isinstance(item, dict) and set(item) == names for item in found):
+        return None
+    if not all(isinstance(value, (str, bool)) for item in found for value in item.values()):
+        return None
+    return tuple(Finding(**item) for item in found)
+
+
+def _mapping(path: Path, config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = config.get(key)
+    if value is not None and not isinstance(value, dict):
+        raise SuiteError(f"{path}: {key} is {show(value)}; it must be a mapping, as the run wrote it")
+    return value or {}
+
+
+def _mappings(path: Path, config: Mapping[str, Any], key: str) -> tuple[Mapping[str, Any], ...]:
+    value = config.get(key)
+    if value is None:
+        return ()
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        raise SuiteError(
+            f"{path}: {key} is {show(value)}; it must be a list of mappings, as the run wrote it"
+        )
+    return tuple(value)
+
+
+def _skipped(path: Path, config: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    items = _mappings(path, config, "skipped")
+    for item in items:
+        if not {"scenario", "reason"} <= set(item):
+            raise SuiteError(f"{path}: skipped holds {show(item)}; each item has a scenario and a reason")
+    return tuple((str(item["scenario"]), str(item["reason"])) for item in items)
 
 
 def _read_config(path: Path) -> Mapping[str, Any]:
@@ -327,8 +402,12 @@ def _read_config(path: Path) -> Mapping[str, Any]:
 
     try:
         config = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, YAMLError) as error:
-        raise SuiteError(f"cannot read {path}: {error}") from error
+    except RecursionError:
+        raise SuiteError(f"cannot read {path}: it is nested too deeply") from None
+    except (OSError, YAMLError, *_CONSTRUCTION_ERRORS) as error:
+        raise SuiteError(
+            f"cannot read {path}: {' '.join(str(error).split()) or 'a damaged value'}"
+        ) from error
     if not isinstance(config, dict):
         raise SuiteError(f"{path} does not hold the configuration of a run")
     return config
@@ -336,40 +415,67 @@ def _read_config(path: Path) -> Mapping[str, Any]:
 
 def _read_json(path: Path, warnings: list[str]) -> Mapping[str, Any] | None:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
     except FileNotFoundError:
         warnings.append(f"{path.name} is missing: the run ended before it was written")
         return None
     except (OSError, ValueError) as error:
         warnings.append(f"{path.name} cannot be read: {error}")
         return None
+    except RecursionError:
+        warnings.append(f"{path.name} cannot be read: it is nested too deeply")
+        return None
     return value if isinstance(value, dict) else None
 
 
 def _read_runs(path: Path, warnings: list[str]) -> Iterable[RunRecord]:
-    """The records of runs.jsonl. A last line without its end is one that a kill cut off."""
+    """The records of runs.jsonl; a damaged line is left out. One without its end was cut off by a kill."""
     if not path.is_file():
         warnings.append(f"{path.name} is missing: no run was finished")
         return
-    *lines, rest = path.read_bytes().split(b"\n")
+    with path_errors(path):
+        *lines, rest = path.read_bytes().split(b"\n")
     for number, line in enumerate(lines, 1):
-        yield _run_record(path, number, line)
+        try:
+            yield _run_record(line)
+        except SuiteError as error:
+            warnings.append(f"{path.name}, line {number}: {_run_named(line)}left out: {error}")
     if rest:
         warnings.append(f"{path.name}, line {len(lines) + 1}: cut short, left out")
 
 
-def _run_record(path: Path, number: int, line: bytes) -> RunRecord:
+def _run_record(line: bytes) -> RunRecord:
+    if not line.strip():
+        raise SuiteError("the line is blank")
     try:
-        value = json.loads(line)
-        version = value.get("schema_version") if isinstance(value, dict) else None
+        value = json.loads(line, parse_constant=_refuse_constant)
+        if not isinstance(value, dict):
+            raise SuiteError("not the record of a run")
+        version = value.get("schema_version")
         if version != SCHEMA_VERSION:
             raise SuiteError(
-                f"{path}, line {number}: schema version {version!r}, this program reads "
-                f"{SCHEMA_VERSION}; read it with the version that wrote it"
+                f"schema version {show(version)}, this program reads {SCHEMA_VERSION}; read it with the "
+                "version that wrote it"
             )
         return RunRecord.model_validate_json(line)
-    except (ValueError, ValidationError) as error:
-        raise SuiteError(f"{path}, line {number}: not the record of a run: {error}") from error
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise SuiteError(f"not the record of a run: {where}: {first['msg']}") from None
+    except ValueError as error:
+        raise SuiteError(f"not the record of a run: {error}") from None
+    except RecursionError:
+        raise SuiteError("not the record of a run: it is nested too deeply") from None
+
+
+def _run_named(line: bytes) -> str:
+    """ "the run NAME is ", where a damaged line still has its name."""
+    found = re.search(rb'"run_id": ?"([^"\\]*)"', line)
+    return f"the run {found.group(1).decode(errors='replace')} is " if found else ""
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is no number of JSON")
 
 
 def _read_table(path: Path, schema: pa.Schema) -> pd.DataFrame:
@@ -379,19 +485,29 @@ def _read_table(path: Path, schema: pa.Schema) -> pd.DataFrame:
 
     try:
         table = pq.read_table(path) if path.is_file() else schema.empty_table()
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, ValueError, pa.ArrowException) as error:
         raise SuiteError(f"cannot read {path}: {error}") from error
     missing = [name for name in schema.names if name not in table.column_names]
     if missing:
         raise SuiteError(
             f"{path} has no column {', '.join(missing)}: another version wrote it; read it with that version"
         )
+    _check_columns(path, table, schema)
     # Without this option a column of whole numbers with a null would come back as floats.
     frame: pd.DataFrame = table.to_pandas(integer_object_nulls=True)
     for name in _REQUEST_NULLABLE:
         if name in frame:
             frame[name] = pd.array(frame[name].tolist(), dtype="Int64")
     return frame
+
+
+def _check_columns(path: Path, table: pa.Table, schema: pa.Schema) -> None:
+    for name in schema.names:
+        column = table.column(name)
+        if column.type != schema.field(name).type:
+            raise SuiteError(f"{path}: the column {name} holds {column.type}, not {schema.field(name).type}")
+        if column.null_count and name not in _MAY_BE_NULL:
+            raise SuiteError(f"{path}: the column {name} has no value in {column.null_count} rows")
 
 
 def _step_record(row: Mapping[Any, Any]) -> StepRecord:

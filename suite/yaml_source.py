@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -155,9 +156,32 @@ def parse_value(text: str, option: str) -> object:
     return _Reader(option, is_option=True).plain(_parse(text, option, is_option=True), ())
 
 
-def _read_text(file: Path) -> str:
+def is_folder(path: Path) -> bool:
+    """Whether a path is a directory; SuiteError where the system will not say."""
+    with path_errors(path):
+        return path.is_dir()
+
+
+@contextmanager
+def path_errors(path: Path) -> Iterator[None]:
+    """Every way a path can be no path becomes a SuiteError: a loop of links, a name too long..."""
     try:
-        if file.is_dir():
+        yield
+    except OSError as error:
+        raise SuiteError(f"{_shown(path)}: cannot be read: {error.strerror or error}") from None
+    except RuntimeError:  # pathlib's word for a loop of symbolic links
+        raise SuiteError(f"{_shown(path)}: cannot be read: a loop of symbolic links") from None
+    except ValueError as error:  # a path with a NUL in it
+        raise SuiteError(f"{str(path)!r}: no such path: {error}") from None
+
+
+def _shown(path: Path) -> str:
+    return str(path).encode(errors="backslashreplace").decode()
+
+
+def _read_text(file: Path) -> str:
+    with path_errors(file):
+        if is_folder(file):
             raise SuiteError(f"{file}: this is a directory; name a scenario file in it")
         if not file.exists():
             raise SuiteError(f"{file}: no such file; check the path (it is taken from {Path.cwd()})")
@@ -169,10 +193,6 @@ def _read_text(file: Path) -> str:
                 "is this a trace? name it in traffic.arrivals.path"
             )
         raw = file.read_bytes()
-    except OSError as error:
-        raise SuiteError(f"{file}: cannot be read: {error.strerror or error}") from None
-    except ValueError as error:  # a path with a NUL in it
-        raise SuiteError(f"{str(file)!r}: no such path: {error}") from None
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -194,6 +214,11 @@ def _parse(text: str, origin: str, *, is_option: bool = False) -> object:
         raise SuiteError(f"{origin}: not YAML: {str(error).splitlines()[0]}") from None
     except RecursionError:
         raise SuiteError(f"{origin}: nested too deeply; a scenario needs {_MAX_DEPTH} at most") from None
+    except (LookupError, TypeError, AttributeError, AssertionError):  # the library's constructors, on a tag
+        raise SuiteError(
+            f"{origin}: a value does not fit its YAML tag (!!...); write plain mappings, lists, "
+            "text and numbers"
+        ) from None
     except (ValueError, ArithmeticError) as error:  # 5,000 digits, the 40th of May
         reason = str(error).split(";")[0]
         raise SuiteError(f"{origin}: a value cannot be read: {reason}; correct it") from None

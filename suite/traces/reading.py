@@ -20,6 +20,7 @@ from suite.traces.base import Cells, RawRow, Trace, TraceFormat, TraceRow
 from suite.yaml_source import show
 
 AUTO = "auto"
+_GZIP_MAGIC = b"\x1f\x8b"
 _KNOWN: tuple[TraceFormat, ...] = (AzureLmm(), AzureLmmRebased())
 FORMATS: Mapping[str, TraceFormat] = MappingProxyType({known.name: known for known in _KNOWN})
 
@@ -28,7 +29,7 @@ def read_trace(path: Path, format_name: str = AUTO, limit: int | None = None) ->
     """The first `limit` rows (all without one), times counted from the first; SuiteError names the line.
 
     Lines behind the limit are not read, so a fault there goes unnoticed. A byte-order mark, CRLF, blank
-    lines and a missing last line end are accepted; a name ending in .gz is read as gzip.
+    lines and a missing last line end are accepted; a file of gzip is read as one, whatever its name.
     """
     with _opened(path) as stream:
         lines = _lines(path, stream)
@@ -58,7 +59,7 @@ def _opened(path: Path) -> Iterator[TextIO]:
     """The file as text. Bytes that are not UTF-8 stay visible as escapes, so that their cell is refused."""
     try:
         with (
-            gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as raw,
+            gzip.open(path, "rb") if _is_gzip(path) else path.open("rb") as raw,
             io.TextIOWrapper(raw, "utf-8-sig", errors="backslashreplace", newline="") as text,
         ):
             yield text
@@ -66,6 +67,11 @@ def _opened(path: Path) -> Iterator[TextIO]:
         raise SuiteError(f"{path}: not a whole gzip file ({error}); fetch it again") from None
     except OSError as error:
         raise SuiteError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+def _is_gzip(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC or path.suffix == ".gz"
 
 
 def _lines(path: Path, stream: TextIO) -> Iterator[tuple[int, list[str]]]:

@@ -561,6 +561,38 @@ _EMBEDS = (
     _rows("file longer than the runner", safetensors_bytes((250, 256)), "250 rows", "max_model_len is 256"),
 )
 
+_EXTREMES: tuple[BadInput, ...] = (
+    BadInput(
+        "rate without end",
+        {"scenario.yaml": GOOD},
+        ("traffic.arrivals.rate is 1e-320", "requests would come after inf s", "timeout_s"),
+        ("traffic.arrivals.rate=1e-320",),
+    ),
+    BadInput(
+        "rate beyond the timeout",
+        {"scenario.yaml": GOOD},
+        ("traffic.arrivals.rate is 0.001", "of 4 requests would come after 3,000 s", "timeout_s"),
+        ("traffic.arrivals.rate=0.001",),
+    ),
+    BadInput(
+        "cache beyond memory",
+        {"scenario.yaml": GOOD},
+        ("runner.num_blocks is 1000000", "bytes of memory", "lower it"),
+        ("runner.num_blocks=1000000", "runner.block_size=1000000"),
+    ),
+    BadInput(
+        "arm in two spellings",
+        {"scenario.yaml": GOOD},
+        ("an arm stands twice", "are the same", "name each once"),
+        ("arms=[fused, async/resident/derived/fused]",),
+    ),
+    BadInput(
+        "value that does not fit its tag",
+        {"scenario.yaml": GOOD.replace("rounds: 2", "rounds: !!bool x")},
+        ("does not fit its YAML tag",),
+    ),
+)
+
 BAD_INPUTS: tuple[BadInput, ...] = (
     *_KEYS,
     *_VALUES,
@@ -569,4 +601,5 @@ BAD_INPUTS: tuple[BadInput, ...] = (
     *_FILES,
     *_TRACES,
     *_EMBEDS,
+    *_EXTREMES,
 )

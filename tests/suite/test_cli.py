@@ -65,7 +65,19 @@ def test_bad_input_ends_a_command_with_code_two_and_nothing_done(bad: BadInput, 
         (["run", "scenario.yaml", "--no-such-option"], "No such option"),
         (["rnu"], "No such command"),
         (["run", "scenario.yaml", "--rounds", "0"], "--rounds 0: it must be a whole number from 1 to 10000"),
-        (["run", "scenario.yaml", "--rounds", "two"], "Invalid value for '--rounds'"),
+        (
+            ["run", "scenario.yaml", "--rounds", "two"],
+            "Invalid value for '--rounds': 'two' is no whole number",
+        ),
+        (["run", "scenario.yaml", "--seed", str(2**63)], "below 9,223,372,036,854,775,808"),
+        (["run", "scenario.yaml", "--device", "shuffle:\u0661"], "did you mean shuffle:SEED"),
+        (["run", "scenario.yaml", "-o", ""], "--output-dir '': it is empty"),
+        (["run", "scenario.yaml", "--set", "\udcff=1"], "not UTF-8"),
+        (["run", "scenario.yaml", "--set", "rounds=!!bool x"], "does not fit its YAML tag"),
+        (["run", "scenario.yaml", "--arms", "sync-ids,sync-ids"], "an arm stands twice"),
+        (["validate", "loop"], "a loop of symbolic links"),
+        (["validate", "x" * 300], "File name too long"),
+        (["report", "x" * 300], "File name too long"),
         (["run", "scenario.yaml", "--seed", "-1"], "--seed -1"),
         (["run", "scenario.yaml", "--device", "cuda"], "no CUDA device can be used here"),
         (
@@ -88,7 +100,17 @@ def test_bad_input_ends_a_command_with_code_two_and_nothing_done(bad: BadInput, 
 def test_wrong_usage_ends_with_code_two_and_one_message(arguments, words, scenario, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
+    (tmp_path / "loop").symlink_to("loop")
     assert_refused(invoke(*arguments), words)
+
+
+@pytest.mark.parametrize("arguments", ["list models", "--help"])
+@pytest.mark.parametrize(("stream", "code"), [(">&-", 0), (">/dev/full", 2)])
+def test_output_that_nobody_takes_gives_no_traceback(arguments, stream, code):
+    command = f"{sys.executable} -m suite {arguments} {stream}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert done.returncode == code and "Traceback" not in done.stderr
+    assert ("No space left" in done.stderr) == (code == 2) and len(done.stderr.splitlines()) <= 1
 
 
 def test_one_bad_file_among_good_ones_leaves_nothing_half_done(scenario, tmp_path):

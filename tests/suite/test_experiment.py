@@ -196,13 +196,29 @@ def test_stopping_while_the_device_is_opened_does_not_wait_for_it(make):
     assert make({"open": "say-nothing"}, stop=stop).run() == []
 
 
-def test_the_first_sigint_asks_and_leaves_the_handler_as_it_was():
-    before = signal.getsignal(signal.SIGINT)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_the_first_signal_asks_and_leaves_the_handler_as_it_was(number):
+    before = signal.signal(number, lambda *_: None)
+    handler = signal.getsignal(number)
     stop = Stop()
-    with stop.on_interrupt():
-        os.kill(os.getpid(), signal.SIGINT)
-        assert stop.is_requested
-    assert signal.getsignal(signal.SIGINT) is before
+    try:
+        with stop.on_interrupt():
+            os.kill(os.getpid(), number)
+            assert stop.is_requested
+        assert signal.getsignal(number) is handler
+    finally:
+        signal.signal(number, before)
+
+
+def test_a_hangup_that_is_ignored_stays_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    stop = Stop()
+    try:
+        with stop.on_interrupt():
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not stop.is_requested
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_the_exit_code_is_one_for_wrong_tokens_or_a_failed_run():

@@ -10,7 +10,15 @@ from rich.console import Console
 
 from suite.checks import Finding
 from suite.plan import Options, for_check, make_plan
-from suite.progress import LineProgress, LiveProgress, make_console, make_progress, outcome, print_results
+from suite.progress import (
+    LineProgress,
+    LiveProgress,
+    make_console,
+    make_progress,
+    make_progress_console,
+    outcome,
+    print_results,
+)
 from suite.protocol import Progress
 from suite.publish import Published
 from suite.record import Failure, Status
@@ -69,6 +77,15 @@ def test_a_pipe_gets_a_plain_line_for_each_run(plan):
     assert "\x1b" not in text and "odd [red]name[/red]: 2 requests" in text
     assert "[1/4] sync-ids, warm-up round 1: 3 tok/s" in text
     assert "FAILED: timeout: the run took longer than [5] s" in text
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError(), OSError("full"), ValueError("closed")])
+def test_progress_goes_on_where_nobody_reads_it(plan, error):
+    class Dead(io.StringIO):
+        def write(self, text):
+            raise error
+
+    drive(make_progress(make_progress_console(Dead()), plan), plan)
 
 
 def test_a_terminal_gets_a_live_bar_and_keeps_what_failed(plan):

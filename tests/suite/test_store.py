@@ -98,19 +98,104 @@ def test_a_last_line_that_a_kill_cut_off_is_left_out_with_a_warning(folder):
     assert loaded.is_interrupted
 
 
-def test_damage_before_the_last_line_is_refused_with_file_and_line(folder):
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (lambda line: b'{"schema_version": 1, "run_id":', "not the record of a run"),
+        (lambda line: b" ", "the line is blank"),
+        (lambda line: b"[" * 100_000, "not the record of a run"),
+        (lambda line: line.replace(b'"duration_s": ', b'"duration_s": NaN, "x": '), "NaN is no number"),
+        (lambda line: line.replace(b'"seed"', b'"sead"'), "seed: Field required"),
+        (lambda line: line[:-1] + b', "more": 1}', "more: Extra inputs"),
+    ],
+)
+def test_a_damaged_line_is_left_out_with_a_warning(folder, changes, words):
     folder.append_run(make_run([make_request()]))
     path = folder.path / RUNS
-    path.write_bytes(b'{"schema_version": 1, "run_id":\n' + path.read_bytes())
-    with pytest.raises(SuiteError, match=r"runs.jsonl, line 1: not the record of a run"):
+    path.write_bytes(changes(path.read_bytes().strip()) + b"\n" + path.read_bytes())
+    loaded = load_run(folder.path)
+    assert len(loaded.runs) == 1
+    (warning,) = (text for text in loaded.warnings if "line 1" in text)
+    assert words in warning and "left out" in warning and "pydantic" not in warning
+
+
+def test_a_run_whose_table_is_cut_short_is_left_out_by_name(folder):
+    for run_id in ("first", "second"):
+        folder.append_run(make_run([make_request()], run_id=run_id))
+        folder.write_requests(run_id, [make_request()])
+    table = folder.path / "requests" / "first.parquet"
+    table.write_bytes(table.read_bytes()[:100])
+    loaded = load_run(folder.path)
+    assert [run.run_id for run in loaded.runs] == ["second"]
+    assert any("the run first is left out: cannot read" in text for text in loaded.warnings)
+
+
+def test_a_column_without_its_values_leaves_the_run_out(folder):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    folder.append_run(make_run([make_request()], run_id="r"))
+    folder.write_requests("r", [make_request()])
+    path = folder.path / "requests" / "r.parquet"
+    table = pq.read_table(path)
+    index = table.column_names.index("sent_ns")
+    pq.write_table(table.set_column(index, "sent_ns", pa.nulls(len(table), pa.int64())), path)
+    loaded = load_run(folder.path)
+    assert not loaded.runs and any("the column sent_ns has no value" in text for text in loaded.warnings)
+
+
+@pytest.mark.parametrize("findings", ["null", "3", '"text"', '[{"odd": 1}]', "[3]"])
+def test_damaged_findings_of_a_summary_are_left_out(folder, findings):
+    (folder.path / "summary.json").write_text(f'{{"findings": {findings}}}')
+    loaded = load_run(folder.path)
+    assert loaded.validity == () and any("findings are damaged" in text for text in loaded.warnings)
+
+
+def test_a_summary_nested_too_deeply_is_left_out(folder):
+    (folder.path / "summary.json").write_text("[" * 100_000)
+    assert any("nested too deeply" in text for text in load_run(folder.path).warnings)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        "scenarios: 3",
+        "cases: 3",
+        "skipped: 3",
+        "skipped: [{a: 1}]",
+        "invocation: 3",
+        "scenarios: !!bool x",
+        "3",
+        "scenarios: " + "[" * 5_000,
+    ],
+)
+def test_a_damaged_configuration_is_refused_with_its_file(folder, config):
+    (folder.path / "config.yaml").write_text(config)
+    with pytest.raises(SuiteError, match=r"config\.yaml"):
         load_run(folder.path)
 
 
-def test_records_of_another_schema_version_are_refused_by_name(folder):
+def test_a_loop_of_links_or_a_long_name_is_no_run_folder(tmp_path):
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for name in ("loop", "x" * 300):
+        with pytest.raises(SuiteError):
+            load_run(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["file", "file/below", "\udcff"])
+def test_a_folder_that_cannot_be_is_refused_before_it_is_made(tmp_path, name):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SuiteError, match=r"not a directory|not UTF-8"):
+        RunFolder.create(tmp_path / name, "smoke", NOON)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_records_of_another_schema_version_are_left_out_by_name(folder):
     run = make_run([make_request()]).model_dump(mode="json") | {"schema_version": 99}
     (folder.path / RUNS).write_bytes(to_json(run) + b"\n")
-    with pytest.raises(SuiteError, match="schema version 99, this program reads 1"):
-        load_run(folder.path)
+    loaded = load_run(folder.path)
+    assert not loaded.runs
+    assert any("schema version 99, this program reads 1" in text for text in loaded.warnings)
 
 
 def test_a_metric_that_an_older_file_lacks_is_simply_absent(folder):

@@ -93,6 +93,7 @@ def test_columns_are_read_by_name_in_any_order(tmp_path: Path) -> None:
 def test_a_gzip_file_is_read_and_a_broken_one_refused(tmp_path: Path) -> None:
     packed = gzip.compress(AZURE.encode())
     assert len(read_trace(_write(tmp_path, packed, "trace.csv.gz")).rows) == 3
+    assert len(read_trace(_write(tmp_path, packed, "unnamed.csv")).rows) == 3
     for broken in (packed[:-12], AZURE.encode(), packed[:-8] + b"\xff" * 8):
         with pytest.raises(SuiteError, match=r"broken\.csv\.gz.*fetch it again"):
             read_trace(_write(tmp_path, broken, "broken.csv.gz"))
