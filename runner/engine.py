@@ -123,7 +123,8 @@ class Engine:
         self._stamp(step, outputs)
         with step.clock.phase("host_work"):
             keep_busy(self._config.host_work_us)
-        self.recorder.steps.append(step.record())
+        steps = self.recorder.steps
+        steps.append(step.record(steps[-1].device_end_ns if steps else 0))
 
     def _stamp(self, step: InFlight, outputs: Sequence[TokenOutput]) -> None:
         retired_ns = now_ns()

@@ -38,8 +38,8 @@ class InFlight:
         sampled = {request_id: tokens[row] for request_id, row in self.sampling_rows}
         return StepResult(self.plan.step_id, sampled)
 
-    def record(self) -> StepRecord:
-        """What the step cost, once its result is retired."""
+    def record(self, last_device_end_ns: int) -> StepRecord:
+        """What the step cost, once its result is retired; the device was busy until `last_device_end_ns`."""
         plan, phases = self.plan, self.clock.phase_ns
         report = self.device.report(plan.step_id)
         decodes = sum(row.is_decode for row in plan.rows)
@@ -68,6 +68,7 @@ class InFlight:
             host_work_ns=phases.get("host_work", 0),
             wait_output_ns=phases["wait.output"],
             retire_ns=phases["retire"],
+            handoff_ns=max(0, report.start_ns - max(self.launched_ns, last_device_end_ns)),
             device_start_ns=report.start_ns,
             device_end_ns=report.end_ns,
             copies=report.copies,

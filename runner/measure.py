@@ -41,6 +41,7 @@ class StepRecord:
     host_work_ns: int
     wait_output_ns: int
     retire_ns: int
+    handoff_ns: int  # from the launch, or from the device's being free, to the device's start
     device_start_ns: int
     device_end_ns: int
     copies: Mapping[str, int]

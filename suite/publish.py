@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from suite.arms import named_arm
 from suite.checks import Finding, check_runs
+from suite.record import RunRecord
 from suite.store import RunFolder, load_run
 from suite.summary import ArmSummary, summarise, to_csv, to_document
 
@@ -52,6 +55,16 @@ def publish(path: Path, is_interrupted: bool | None = None) -> Published:
         arms=arms,
         findings=tuple(findings),
         skipped=loaded.skipped,
-        warnings=tuple(text for text in loaded.warnings if "summary" not in text),
+        warnings=(*(text for text in loaded.warnings if "summary" not in text), *gate_warnings(loaded.runs)),
         is_interrupted=is_interrupted,
     )
+
+
+def gate_warnings(runs: Sequence[RunRecord]) -> list[str]:
+    """Arms that would have scheduled asynchronously by themselves and were not let, each once."""
+    texts = [
+        f"arm {run.arm} of {run.scenario} scheduled sync: {run.scheduling_reason}"
+        for run in runs
+        if run.scheduling == "sync" and named_arm(run.arm).scheduling == "auto"
+    ]
+    return list(dict.fromkeys(texts))

@@ -138,6 +138,7 @@ def test_free_blocks_and_waiting_requests_are_those_after_planning(serve: Serve)
 def test_times_are_in_order_and_add_up(serve: Serve) -> None:
     recorded = serve(TINY_QWEN3, text_arrivals(TINY_QWEN3)).recorder.steps
     for step in recorded:
+        assert 0 < step.handoff_ns <= step.device_start_ns - step.start_ns
         assert step.start_ns < step.device_start_ns < step.device_end_ns < step.end_ns
         assert step.device_ns == step.device_end_ns - step.device_start_ns > 0
         parts = [step.schedule_ns, step.update_batch_ns, step.compile_ns, step.launch_ns, step.retire_ns]
