@@ -13,6 +13,8 @@ from runner.core import RunnerError
 from runner.models import ModelSpec
 
 Scheduling = Literal["sync", "async"]
+RequestedScheduling = Literal["auto", "sync", "async"]
+Rules = Literal["default", "gated"]
 
 _ASYNC_SPECULATIVE_METHODS = frozenset(
     {"eagle", "eagle3", "mtp", "ngram_gpu", "draft_model", "dspark", "dflash"}
@@ -92,9 +94,9 @@ class Decision(NamedTuple):
 
 
 def resolve(
-    requested: Literal["auto", "sync", "async"],
+    requested: RequestedScheduling,
     facts: SchedulingFacts,
-    rules: Literal["default", "gated"] = "default",
+    rules: Rules = "default",
 ) -> Decision:
     """Automatic prefers async and falls back with a warning; RunnerError when explicit async is refused."""
     if requested == "sync":
@@ -111,7 +113,7 @@ def resolve(
     return Decision("async", "automatic")
 
 
-def _refusals(facts: SchedulingFacts, rules: Literal["default", "gated"]) -> Iterator[str]:
+def _refusals(facts: SchedulingFacts, rules: Rules) -> Iterator[str]:
     if not facts.executor_supports_async:
         yield "the executor does not support it"
     method = facts.speculative_method

@@ -62,11 +62,10 @@ class CommandRunner:
 
 
 def _report(account: _Account) -> DeviceReport:
-    uploads = account.copies.uploads
     return DeviceReport(
         start_ns=account.start_ns,
         end_ns=time.perf_counter_ns(),
-        copies={name: copies for name, (copies, _) in uploads.items()},
-        bytes={name: num_bytes for name, (_, num_bytes) in uploads.items()},
+        copies=account.copies.copies_by_buffer,
+        bytes=account.copies.bytes_by_buffer,
         download_bytes=account.copies.download_bytes,
     )

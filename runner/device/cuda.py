@@ -90,12 +90,11 @@ class CudaDevice(Device):
         step = self._steps[step_id]
         start_ns = self._since_last_start(step.start)
         elapsed_ms = step.start.elapsed_time(step.events[OUTPUT_READY])
-        uploads = step.copies.uploads
         return DeviceReport(
             start_ns=start_ns,
             end_ns=start_ns + round(elapsed_ms * 1e6),
-            copies={name: copies for name, (copies, _) in uploads.items()},
-            bytes={name: num_bytes for name, (_, num_bytes) in uploads.items()},
+            copies=step.copies.copies_by_buffer,
+            bytes=step.copies.bytes_by_buffer,
             download_bytes=step.copies.download_bytes,
         )
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal, cast, get_args
 
+from runner.config import RequestedScheduling, Rules, Scheduling
 from runner.core import RunnerError
 
-Scheduling = Literal["auto", "sync", "async"]
 Embeds = Literal["all", "rows", "resident"]
 Flags = Literal["always", "with-ids", "fill", "skip", "derived"]
 MergeKind = Literal["none", "where", "index", "overlay", "fused"]
@@ -36,14 +36,14 @@ class Arm:
     """
 
     name: str
-    scheduling: Scheduling
+    scheduling: RequestedScheduling
     choices: Choices | None
     description: str
     origin: str = "stepcost"
     held_to: str = "-"
     is_right: bool = True
     models: Literal["any", "multimodal", "text"] = "any"
-    rules: Literal["default", "gated"] = "default"
+    rules: Rules = "default"
 
     @property
     def prompt_embeds(self) -> bool:
@@ -72,7 +72,7 @@ def legal(choices: Choices) -> str | None:
     return None
 
 
-def is_wrong_by_rule(scheduling: Literal["sync", "async"], choices: Choices) -> bool:
+def is_wrong_by_rule(scheduling: Scheduling, choices: Choices) -> bool:
     """Whether the combination can give wrong tokens: the historical bugs."""
     if choices.merge == "none":
         return True
@@ -84,11 +84,11 @@ def parse_arm(text: str) -> Arm:
     if text in ARMS:
         return ARMS[text]
     parts = text.split("/")
-    valid = (("sync", "async"), get_args(Embeds), get_args(Flags), get_args(MergeKind))
+    valid = (get_args(Scheduling), get_args(Embeds), get_args(Flags), get_args(MergeKind))
     if len(parts) != 4 or any(part not in names for part, names in zip(parts, valid, strict=True)):
         kinds = "/".join("|".join(names) for names in valid)
         raise RunnerError(f"no arm {text!r}; presets: {', '.join(ARMS)}; or the four choices {kinds}")
-    scheduling = cast(Literal["sync", "async"], parts[0])
+    scheduling = cast(Scheduling, parts[0])
     choices = Choices(cast(Embeds, parts[1]), cast(Flags, parts[2]), cast(MergeKind, parts[3]))
     reason = legal(choices)
     if reason is not None:

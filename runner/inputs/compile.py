@@ -44,6 +44,8 @@ from runner.inputs.routes import EmbedsRoute, SampledRoute, embeds_route, sample
 from runner.inputs.staging import HostBuffers, PackedStep
 from runner.models import ModelSpec
 
+_NO_ROWS = np.empty(0, np.int32)
+
 
 @dataclass(frozen=True, slots=True)
 class StagedStep:
@@ -84,7 +86,7 @@ class StepCompiler:
         packed = PackedStep(batch, self._config)
         ids = sampled_route(batch, packed.starts, last_rows)
         embeds = embeds_route(self._model, self._arm, batch, not len(packed.supplied))
-        firsts = _resident_firsts(batch, requests)
+        firsts = _resident_firsts(batch, requests) if self._arm.keeps_rows_resident else _NO_ROWS
         sources = self._place_sources(packed, firsts)
         layout = MetadataLayout(
             num_rows=batch.num_rows,
@@ -218,7 +220,7 @@ class StepCompiler:
         choices = self._arm.choices
         count = len(packed.supplied)
         if choices is None or choices.embeds == "all" or choices.merge == "fused" or not count:
-            return np.empty(0, np.int32)
+            return _NO_ROWS
         if choices.embeds == "rows":
             return np.arange(count, dtype=np.int32)
         rows = np.searchsorted(packed.starts, packed.supplied, side="right") - 1

@@ -36,6 +36,14 @@ class CopyCounter:
         copies, num_bytes = self.uploads.get(buffer, (0, 0))
         self.uploads[buffer] = (copies + 1, num_bytes + source.nbytes)
 
+    @property
+    def copies_by_buffer(self) -> dict[str, int]:
+        return {name: copies for name, (copies, _) in self.uploads.items()}
+
+    @property
+    def bytes_by_buffer(self) -> dict[str, int]:
+        return {name: num_bytes for name, (_, num_bytes) in self.uploads.items()}
+
 
 class Program:
     """Executes commands given as wire tuples against `host`: the host sides of all buffers.
