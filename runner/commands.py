@@ -12,7 +12,9 @@ from dataclasses import astuple, dataclass
 from typing import ClassVar, Literal, NamedTuple
 
 from runner.config import RunnerConfig
+from runner.core import MAX_LOGPROBS
 from runner.models import ModelSpec
+from runner.slot_state import WHOLE_WIDTH, Real
 
 UPLOADS_DONE = "uploads"
 SAMPLED = "sampled"
@@ -63,10 +65,39 @@ def buffer_table(config: RunnerConfig, model: ModelSpec) -> Mapping[str, BufferS
         table["pixels"] = BufferSpec("uint8", shape)
     if model.rope == "mrope":
         table["rope_positions"] = BufferSpec("int64", (tokens, 3))
+    return table | _slot_buffers(config) | _ring_buffers(config)
+
+
+def _slot_buffers(config: RunnerConfig) -> dict[str, BufferSpec]:
+    """One row a slot (runner/slot_state.py)."""
+    slots = config.max_num_seqs
+    return {
+        "sampling_reals": BufferSpec("float32", (slots, len(Real))),
+        "sampling_wholes": BufferSpec("int32", (slots, WHOLE_WIDTH)),
+        "token_history": BufferSpec("int32", (slots, config.max_model_len)),
+    }
+
+
+def _ring_buffers(config: RunnerConfig) -> dict[str, BufferSpec]:
+    """What a later step could overwrite while an earlier one still needs it.
+
+    `sampled_ids`: a row's newest token, for the next step. `logprobs`, `logprob_ids`: for each sampled
+    position the token's own log-probability or rank, then those or the ids of the most likely ones.
+    `accepted_ids`, `draft_ids`, with speculation: a row's tokens of this step and its drafts for the next,
+    NO_ID where there is none.
+    """
+    rows, drafts = config.max_num_seqs, config.num_speculative_tokens
     metadata = MetadataLayout.largest(config).size
+    table = {}
     for parity in range(RING_SIZE):
         table[ring("step_metadata", parity)] = BufferSpec("int32", (metadata,))
-        table[ring("sampled_ids", parity)] = BufferSpec("int32", (config.max_num_seqs,))
+        table[ring("sampled_ids", parity)] = BufferSpec("int32", (rows,))
+        sampled = rows * (1 + drafts)
+        table[ring("logprobs", parity)] = BufferSpec("float32", (sampled, 1 + MAX_LOGPROBS))
+        table[ring("logprob_ids", parity)] = BufferSpec("int32", (sampled, 1 + MAX_LOGPROBS))
+        if drafts:
+            table[ring("accepted_ids", parity)] = BufferSpec("int32", (rows, 1 + drafts))
+            table[ring("draft_ids", parity)] = BufferSpec("int32", (rows, drafts))
     return table
 
 

@@ -16,6 +16,7 @@ Scheduling = Literal["sync", "async"]
 RequestedScheduling = Literal["auto", "sync", "async"]
 Rules = Literal["default", "gated"]
 
+_MAY_BE_ZERO = frozenset({"host_work_us", "num_speculative_tokens"})
 _ASYNC_SPECULATIVE_METHODS = frozenset(
     {"eagle", "eagle3", "mtp", "ngram_gpu", "draft_model", "dspark", "dflash"}
 )
@@ -26,7 +27,11 @@ class RunnerConfig:
     """Sizes in tokens, blocks and requests.
 
     `num_blocks` blocks of `block_size` positions each hold the keys and values of all requests;
-    `num_encoder_slots` encoded images are kept; at most `max_images_per_step` are encoded in a step.
+    `num_encoder_slots` encoded images are kept; at most `max_images_per_step` images, and at most
+    `max_encoder_tokens_per_step` rows of them, are encoded in a step. `prefix_caching` reuses the blocks of
+    equal prompt beginnings. `num_speculative_tokens` drafts at most are proposed for a request in a step by
+    prompt lookup: the continuation of the last earlier occurrence of its last `prompt_lookup_max` tokens, or
+    of fewer, down to `prompt_lookup_min`.
     `num_resident_rows` supplied rows fit the arena of the arms that keep them on the device. `host_work_us`
     is busy host time added to every step: it stands for tokenising, detokenising, a slow scheduler.
     """
@@ -38,17 +43,30 @@ class RunnerConfig:
     num_blocks: int = 512
     num_encoder_slots: int = 16
     max_images_per_step: int = 4
+    max_encoder_tokens_per_step: int = 8192
     num_resident_rows: int = 4096
     num_threads: int = 1
     host_work_us: int = 0
+    prefix_caching: bool = False
+    num_speculative_tokens: int = 0
+    prompt_lookup_min: int = 1
+    prompt_lookup_max: int = 3
 
     def __post_init__(self) -> None:
         for item in fields(self):
-            value, least = getattr(self, item.name), 0 if item.name == "host_work_us" else 1
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            value, least = getattr(self, item.name), 0 if item.name in _MAY_BE_ZERO else 1
+            if item.name == "prefix_caching":
+                if not isinstance(value, bool):
+                    raise RunnerError(f"runner.prefix_caching is {value!r}; it must be true or false")
+            elif isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise RunnerError(
                     f"runner.{item.name} is {value!r}; it must be a whole number of at least {least}"
                 )
+        if self.prompt_lookup_min > self.prompt_lookup_max:
+            raise RunnerError(
+                f"runner.prompt_lookup_min is {self.prompt_lookup_min}, more than "
+                f"runner.prompt_lookup_max {self.prompt_lookup_max}; lower it"
+            )
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise RunnerError(
                 f"runner.max_num_batched_tokens is {self.max_num_batched_tokens}, less than "

@@ -7,12 +7,19 @@ numpy and nothing above the device half needs torch.
 from __future__ import annotations
 
 import hashlib
+import math
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal, NamedTuple
 
-_ITEM_BYTES = {"float32": 4}
+_ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+
+MAX_LOGPROBS = 20
+MAX_STOP_TOKENS = 16
+MAX_BAD_WORDS = 16
+MAX_BAD_WORD_LENGTH = 8
 
 
 class RunnerError(Exception):
@@ -41,6 +48,7 @@ class DeviceError(RunnerError):
 class FinishReason(Enum):
     MAX_TOKENS = "max_tokens"
     EOS = "eos"
+    STOP = "stop"
     MODEL_LENGTH = "model_length"
     ERROR = "error"
     ABORTED = "aborted"
@@ -48,14 +56,79 @@ class FinishReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How a request's tokens are chosen. Greedy; it leaves at EOS unless `ignore_eos`."""
+    """How a request's tokens are chosen, in vLLM's words and with its meanings.
+
+    `temperature` 0 is greedy. `top_k` 0, `top_p` 1 and `min_p` 0 keep every token. Penalties: repetition
+    over prompt and output, presence and frequency over output only. `bad_words` are token id sequences that
+    may not be completed. `logprobs`: how many of the most likely tokens are reported beside the sampled one
+    (0: that one only, None: nothing). EOS (unless `ignore_eos`) or one of `stop_token_ids` ends the request,
+    none of them before `min_tokens`. Equal `seed`s give equal noise at equal positions.
+    """
 
     max_tokens: int
     ignore_eos: bool = False
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    logprobs: int | None = None
+    stop_token_ids: tuple[int, ...] = ()
+    min_tokens: int = 0
+    seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.max_tokens < 1:
-            raise RequestError(f"max_tokens is {self.max_tokens}; it must be at least 1")
+        for name, is_fine, rule in self._rules():
+            if not is_fine:
+                raise RequestError(f"{name} is {getattr(self, name)!r}; it must be {rule}")
+
+    def _rules(self) -> tuple[tuple[str, bool, str], ...]:
+        """(field, whether its value will do, what it must be). A comparison with NaN is never true."""
+        words = self.bad_words
+        return (
+            ("max_tokens", self.max_tokens >= 1, "at least 1"),
+            ("temperature", 0 <= self.temperature < math.inf, "0 (greedy) or above, and finite"),
+            ("top_k", self.top_k >= 0, "at least 1, or 0 for all tokens"),
+            ("top_p", 0 < self.top_p <= 1, "above 0 and at most 1"),
+            ("min_p", 0 <= self.min_p <= 1, "from 0 to 1"),
+            ("repetition_penalty", 0 < self.repetition_penalty < math.inf, "above 0 and finite"),
+            ("presence_penalty", -2 <= self.presence_penalty <= 2, "from -2 to 2"),
+            ("frequency_penalty", -2 <= self.frequency_penalty <= 2, "from -2 to 2"),
+            ("bad_words", len(words) <= MAX_BAD_WORDS, f"at most {MAX_BAD_WORDS} sequences"),
+            (
+                "bad_words",
+                all(1 <= len(word) <= MAX_BAD_WORD_LENGTH for word in words),
+                f"sequences of 1 to {MAX_BAD_WORD_LENGTH} token ids",
+            ),
+            (
+                "logprobs",
+                self.logprobs is None or 0 <= self.logprobs <= MAX_LOGPROBS,
+                f"from 0 to {MAX_LOGPROBS}, or none",
+            ),
+            (
+                "stop_token_ids",
+                len(self.stop_token_ids) <= MAX_STOP_TOKENS,
+                f"at most {MAX_STOP_TOKENS} token ids",
+            ),
+            ("min_tokens", 0 <= self.min_tokens <= self.max_tokens, "from 0 to max_tokens"),
+            ("seed", 0 <= self.seed < 2**63, "from 0 to 2**63 - 1"),
+        )
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its tokens are the greedy ones, and nothing else is asked of the sampler."""
+        return self == SamplingParams(
+            self.max_tokens, self.ignore_eos, stop_token_ids=self.stop_token_ids, seed=self.seed
+        )
+
+    @property
+    def reads_history(self) -> bool:
+        """Whether the tokens before a position decide which may be sampled there, beyond the model."""
+        penalties = (self.repetition_penalty, self.presence_penalty, self.frequency_penalty)
+        return penalties != (1.0, 0.0, 0.0) or bool(self.bad_words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +165,7 @@ class SuppliedRows:
     data: bytes = field(repr=False)
     num_rows: int
     hidden_size: int
-    dtype: Literal["float32"] = "float32"
+    dtype: Literal["float32", "float16", "bfloat16"] = "float32"
     mask: bytes | None = None
 
     def __post_init__(self) -> None:
@@ -154,6 +227,18 @@ class ImageSpan:
         return self.first + self.count
 
 
+class TokenLogprobs(NamedTuple):
+    """Log-probabilities at one output position, from the model's own logits, before any processing.
+
+    `rank` counts tokens at least as likely as the sampled one (1: the most likely); `top` holds the most
+    likely (token id, log-probability), best first.
+    """
+
+    logprob: float
+    rank: int
+    top: tuple[tuple[int, float], ...]
+
+
 class RequestStatus(Enum):
     WAITING = "waiting"
     RUNNING = "running"
@@ -166,9 +251,12 @@ class RequestState:
     """The one mutable noun: a request on its way. The scheduler writes it, others read it.
 
     `num_computed` counts positions whose keys and values are (or, once planned, will be) in the cache.
-    `num_lost` of them a preemption threw away, to be computed again on resumption (`num_recomputed`).
-    `num_in_flight` tokens are sampled on the device and not yet known here; `num_wasted` were computed for
-    nothing, because the request had ended; `resident_first` is its first row in the arena.
+    `num_lost` of them a preemption threw away, to be computed again on resumption (`num_recomputed`);
+    `num_cached` the prefix cache gave at admission. `num_in_flight` tokens are sampled on the device and not
+    yet known here (drafts counted as if accepted), by `num_steps_in_flight` steps; `num_wasted` were computed
+    for nothing, because the request had ended. Of `num_drafted` draft tokens `num_accepted` were right;
+    `draft_ids` are proposed for the next step, where the host knows them. `resident_first` is its first row
+    in the arena; `logprobs` has an entry for each output token, if they were asked for.
     """
 
     request: Request
@@ -183,6 +271,12 @@ class RequestState:
     num_lost: int = 0
     num_recomputed: int = 0
     num_wasted: int = 0
+    num_cached: int = 0
+    num_steps_in_flight: int = 0
+    num_drafted: int = 0
+    num_accepted: int = 0
+    draft_ids: tuple[int, ...] = ()
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
     resident_first: int | None = None
     finish_reason: FinishReason | None = None
     error: str | None = None
@@ -209,7 +303,8 @@ class ScheduledRow(NamedTuple):
     """One request's share of a step: positions [first, first + num_tokens).
 
     `samples` is true when the step reaches the request's last token, so that its sampled token counts;
-    `is_decode` when it computes one token that the request itself sampled before.
+    `is_decode` when it computes one token that the request itself sampled before, and with it, if any,
+    its last `num_drafts` tokens, which are guesses.
     """
 
     request_id: str
@@ -218,6 +313,14 @@ class ScheduledRow(NamedTuple):
     num_tokens: int
     samples: bool
     is_decode: bool = False
+    num_drafts: int = 0
+
+
+class SlotItem(NamedTuple):
+    """A request, new or resumed, takes the stable slot in which the device keeps what it must know of it."""
+
+    request_id: str
+    slot: int
 
 
 class EncodeItem(NamedTuple):
@@ -255,6 +358,7 @@ class StepPlan:
     encodes: tuple[EncodeItem, ...] = ()
     splices: tuple[SpliceItem, ...] = ()
     residents: tuple[ResidentItem, ...] = ()
+    admitted: tuple[SlotItem, ...] = ()
     num_waiting: int = 0
     num_free_blocks: int = 0
     num_preempted: int = 0
@@ -266,10 +370,16 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """The tokens a step sampled, by request, for the rows that reached their last token."""
+    """The tokens a step sampled, by request, for the rows that reached their last token.
+
+    Several where drafts were accepted. `drafts` are the device's proposals for the next step, where the host
+    asked to know them.
+    """
 
     step_id: int
-    sampled: dict[str, int]
+    sampled: Mapping[str, tuple[int, ...]]
+    logprobs: Mapping[str, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
+    drafts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 class TokenOutput(NamedTuple):

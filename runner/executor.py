@@ -35,7 +35,7 @@ class InFlight:
         with self.clock.phase("wait.output"):
             self.device.wait(OUTPUT_READY, self.plan.step_id)
         tokens = self.device.host[ring("sampled_ids", self.plan.step_id)].tolist()
-        sampled = {request_id: tokens[row] for request_id, row in self.sampling_rows}
+        sampled = {request_id: (tokens[row],) for request_id, row in self.sampling_rows}
         return StepResult(self.plan.step_id, sampled)
 
     def record(self, last_device_end_ns: int) -> StepRecord:

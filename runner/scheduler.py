@@ -114,7 +114,7 @@ class Scheduler:
         """Take a step's tokens; finished requests leave and give back what they hold."""
         self._release_images(plan)
         outputs = []
-        for request_id, token_id in result.sampled.items():
+        for request_id, (token_id,) in result.sampled.items():
             state = self.requests[request_id]
             state.num_in_flight -= 1
             assert state.num_in_flight >= 0, f"{request_id} got a token that was not in flight"

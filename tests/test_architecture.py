@@ -53,7 +53,7 @@ def module_of(file: str) -> str:
 
 PLANNING_FILES = under(
     "runner",
-    "core models config blocks encoder_slots resident_rows admission scheduler commands measure",
+    "core models config blocks encoder_slots resident_rows admission scheduler commands measure slot_state",
 )
 PLANNING = modules(PLANNING_FILES)
 # What the suite may know of a runner: its nouns and settings, never how it plans or computes.
@@ -99,7 +99,7 @@ LAYERS = (
         under("runner/kernels", "attention encoder kvcache merge model program"),
         libraries=("torch", "transformers"),
         own=(
-            *("runner.core", "runner.models", "runner.config", "runner.commands"),
+            *("runner.core", "runner.models", "runner.config", "runner.commands", "runner.slot_state"),
             *("runner.kernels", "runner.weights"),
         ),
         never=("suite", "runner.engine", "runner.executor", "runner.inputs", "runner.scheduler"),

@@ -229,7 +229,7 @@ def test_the_scheduler_itself_holds_back_a_request_whose_token_is_in_flight() ->
     assert scheduler.plan() is None
     for made_plan in plans:
         assert made_plan is not None
-        sampled = {row.request_id: 7 for row in made_plan.rows if row.samples}
+        sampled = {row.request_id: (7,) for row in made_plan.rows if row.samples}
         scheduler.retire(made_plan, StepResult(made_plan.step_id, sampled))
     again = scheduler.plan()
     assert again is not None

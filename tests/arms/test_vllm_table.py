@@ -91,8 +91,8 @@ class Replay:
         return ScheduledRow(name, self.slots[name], first, count, samples)
 
     def _retire(self, step: InFlight) -> None:
-        for name, token in step.result().sampled.items():
-            self.states[name].output_ids.append(token)
+        for name, tokens in step.result().sampled.items():
+            self.states[name].output_ids.extend(tokens)
             self.states[name].num_in_flight -= 1
 
 

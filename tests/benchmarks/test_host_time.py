@@ -74,7 +74,7 @@ class HostHalf:
         if self.plan is None:
             return
         clock = StepClock()
-        sampled = {row.request_id: 7 for row in self.plan.rows if row.samples}
+        sampled = {row.request_id: (7,) for row in self.plan.rows if row.samples}
         with clock.phase("retire"):
             self._scheduler.retire(self.plan, StepResult(self.plan.step_id, sampled))
         self._note(clock)

@@ -72,7 +72,7 @@ class Simulation:
 
     def retire(self, plan: StepPlan) -> list[TokenOutput]:
         sampled = {
-            row.request_id: self._token_of(row.request_id, len(self.state(row.request_id).output_ids))
+            row.request_id: (self._token_of(row.request_id, len(self.state(row.request_id).output_ids)),)
             for row in plan.rows
             if row.samples
         }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from fabrication import SMALL_VL, VISION, image, prompt_of, request, text, text_request
 
@@ -146,6 +148,46 @@ def test_an_image_whose_bytes_do_not_fill_its_shape_is_refused(shape: tuple[int,
 def test_max_tokens_below_one_is_refused(max_tokens: int) -> None:
     with pytest.raises(RequestError, match=f"max_tokens is {max_tokens}"):
         SamplingParams(max_tokens)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("temperature", -0.1),
+        ("temperature", math.nan),
+        ("temperature", math.inf),
+        ("top_k", -1),
+        ("top_p", 0.0),
+        ("top_p", 1.1),
+        ("min_p", -0.1),
+        ("min_p", math.nan),
+        ("repetition_penalty", 0.0),
+        ("presence_penalty", 2.5),
+        ("frequency_penalty", -2.5),
+        ("bad_words", ((),)),
+        ("bad_words", ((5,) * 9,)),
+        ("bad_words", ((5,),) * 17),
+        ("logprobs", -1),
+        ("logprobs", 21),
+        ("stop_token_ids", (5,) * 17),
+        ("min_tokens", -1),
+        ("min_tokens", 5),
+        ("seed", -1),
+        ("seed", 2**63),
+    ],
+)
+def test_a_sampling_value_out_of_range_is_named_with_the_rule(name: str, value: object) -> None:
+    with pytest.raises(RequestError) as caught:
+        SamplingParams(4, **{name: value})
+    assert str(caught.value).startswith(f"{name} is {value!r}; it must be ")
+
+
+def test_greedy_requests_that_ask_for_no_more_are_plain() -> None:
+    assert SamplingParams(4, ignore_eos=True, stop_token_ids=(7,), seed=3).is_plain
+    assert not any(
+        SamplingParams(4, **given).is_plain  # type: ignore[arg-type]
+        for given in ({"temperature": 0.5}, {"logprobs": 0}, {"min_tokens": 1}, {"bad_words": ((5,),)})
+    )
 
 
 def test_a_prompt_knows_its_length() -> None:

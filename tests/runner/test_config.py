@@ -10,9 +10,10 @@ from runner.config import RunnerConfig
 from runner.core import RunnerError
 from runner.models import TINY_QWEN3
 
-# No host work is a duration like any other.
+# No host work is a duration like any other, and no drafts is the usual case.
+MAY_BE_ZERO = ("host_work_us", "num_speculative_tokens")
 SIZES = [
-    item.name for item in fields(RunnerConfig) if item.type in ("int", int) and item.name != "host_work_us"
+    item.name for item in fields(RunnerConfig) if item.type in ("int", int) and item.name not in MAY_BE_ZERO
 ]
 
 
@@ -29,11 +30,23 @@ def test_a_size_that_is_no_positive_whole_number_is_refused(name: str, value: ob
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("name", MAY_BE_ZERO)
 @pytest.mark.parametrize("value", [-1, True, 0.5, float("nan"), "5"])
-def test_host_work_is_a_whole_number_of_microseconds(value: object) -> None:
-    assert RunnerConfig(host_work_us=0).host_work_us == 0
-    with pytest.raises(RunnerError, match=r"runner.host_work_us is .* at least 0"):
-        RunnerConfig(host_work_us=value)  # type: ignore[arg-type]
+def test_what_may_be_zero_is_a_whole_number_all_the_same(name: str, value: object) -> None:
+    assert getattr(RunnerConfig(**{name: 0}), name) == 0
+    with pytest.raises(RunnerError, match=rf"runner.{name} is .* at least 0"):
+        RunnerConfig(**{name: value})
+
+
+@pytest.mark.parametrize("value", [0, 1, "true", None])
+def test_prefix_caching_is_a_truth_value(value: object) -> None:
+    with pytest.raises(RunnerError, match=r"runner.prefix_caching is .* true or false"):
+        RunnerConfig(prefix_caching=value)  # type: ignore[arg-type]
+
+
+def test_lookup_lengths_the_wrong_way_round_are_refused_with_both_numbers() -> None:
+    with pytest.raises(RunnerError, match=r"prompt_lookup_min is 4.*prompt_lookup_max 3"):
+        RunnerConfig(prompt_lookup_min=4)
 
 
 def test_a_budget_below_one_token_a_request_is_refused_with_both_numbers() -> None:

@@ -233,6 +233,6 @@ def test_a_step_in_flight_knows_its_rows_though_the_batch_has_moved_on() -> None
         simulation.retire(plan)
     device.host[ring("sampled_ids", 0)][:3] = [10, 11, 12]
     device.host[ring("sampled_ids", 1)][:2] = [13, 14]
-    assert flights[0].result().sampled == {"a": 10, "b": 11, "c": 12}
-    assert flights[1].result().sampled == {"c": 13, "b": 14}, "the last row fills the hole of the first"
+    assert flights[0].result().sampled == {"a": (10,), "b": (11,), "c": (12,)}
+    assert flights[1].result().sampled == {"c": (13,), "b": (14,)}, "the last row fills the hole of the first"
     assert [call[:2] for call in device.calls[-2:]] == [("wait output", 0), ("wait output", 1)]

@@ -57,7 +57,7 @@ def test_a_row_of_a_request_preempted_and_resumed_between_two_steps_is_made_anew
     first = scheduler.plan()
     assert first is not None
     batch.update(first, scheduler.requests)
-    scheduler.retire(first, StepResult(first.step_id, {"a": 7}))
+    scheduler.retire(first, StepResult(first.step_id, {"a": (7,)}))
     scheduler._preempt(state)
     second = scheduler.plan()
     assert second is not None
@@ -107,6 +107,6 @@ def test_positions_thrown_away_count_as_recomputed_only_once_they_are() -> None:
     plan = scheduler.plan()
     assert plan is not None
     scheduler._preempt(state)
-    scheduler.retire(plan, StepResult(plan.step_id, {"a": 7}))
+    scheduler.retire(plan, StepResult(plan.step_id, {"a": (7,)}))
     assert state.is_finished
     assert state.num_recomputed == 0

@@ -1,0 +1,97 @@
+"""What the device keeps of a request in its slot, so that sampling asks the host for row numbers only.
+
+One row a slot in each of three buffers, uploaded when the request takes the slot: `sampling_reals`,
+`sampling_wholes` and `token_history` (the ids before the next position, -1 where a position has none). The
+device itself appends what it samples to the history. Standard library only.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from runner.core import (
+    MAX_BAD_WORD_LENGTH,
+    MAX_BAD_WORDS,
+    MAX_STOP_TOKENS,
+    RequestState,
+    SamplingParams,
+)
+
+NO_ID = -1
+_SEED_BITS = 32
+
+
+class Real(IntEnum):
+    """Columns of `sampling_reals` [slots, 6] float32."""
+
+    TEMPERATURE = 0
+    TOP_P = 1
+    MIN_P = 2
+    REPETITION = 3
+    PRESENCE = 4
+    FREQUENCY = 5
+
+
+class Whole(IntEnum):
+    """The first columns of `sampling_wholes` [slots, WHOLE_WIDTH] int32.
+
+    MIN_LENGTH: prompt and output length before which no stop token may be sampled. Then come NUM_STOPS
+    stop token ids and MAX_BAD_WORDS sequences of MAX_BAD_WORD_LENGTH ids, each with its last id in the last
+    column; NO_ID fills what is not there.
+    """
+
+    TOP_K = 0
+    NUM_PROMPT = 1
+    MIN_LENGTH = 2
+    SEED_LOW = 3
+    SEED_HIGH = 4
+
+
+NUM_STOPS = MAX_STOP_TOKENS + 1  # and EOS
+STOPS_FIRST = len(Whole)
+BAD_WORDS_FIRST = STOPS_FIRST + NUM_STOPS
+WHOLE_WIDTH = BAD_WORDS_FIRST + MAX_BAD_WORDS * MAX_BAD_WORD_LENGTH
+
+
+def real_row(sampling: SamplingParams) -> list[float]:
+    """A slot's row of `sampling_reals`."""
+    return [
+        sampling.temperature,
+        sampling.top_p,
+        sampling.min_p,
+        sampling.repetition_penalty,
+        sampling.presence_penalty,
+        sampling.frequency_penalty,
+    ]
+
+
+def whole_row(state: RequestState, eos_token_id: int) -> list[int]:
+    """A slot's row of `sampling_wholes`; the seed as two signed halves."""
+    sampling = state.request.sampling
+    stops = [*sampling.stop_token_ids, *([] if sampling.ignore_eos else [eos_token_id])]
+    row = [
+        sampling.top_k,
+        state.num_prompt,
+        state.num_prompt + sampling.min_tokens,
+        _signed(sampling.seed & 0xFFFFFFFF),
+        _signed(sampling.seed >> _SEED_BITS),
+        *stops,
+        *[NO_ID] * (NUM_STOPS - len(stops)),
+    ]
+    for word in sampling.bad_words:
+        row += [*[NO_ID] * (MAX_BAD_WORD_LENGTH - len(word)), *word]
+    return row + [NO_ID] * (WHOLE_WIDTH - len(row))
+
+
+def history_of(state: RequestState) -> list[int]:
+    """The ids a request has so far, NO_ID at supplied positions: what is beside a supplied row is no id."""
+    prompt = state.request.prompt
+    embeds = prompt.embeds
+    ids = list(prompt.token_ids) or [NO_ID] * state.num_prompt
+    if embeds is not None and embeds.mask is not None:
+        ids = [NO_ID if given else token for token, given in zip(ids, embeds.mask, strict=True)]
+    return ids + state.output_ids
+
+
+def _signed(bits: int) -> int:
+    return bits - (1 << _SEED_BITS) if bits >> (_SEED_BITS - 1) else bits
