@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass
+from enum import IntFlag
 from typing import ClassVar, Literal, NamedTuple
 
 from runner.config import RunnerConfig
@@ -68,13 +69,19 @@ def buffer_table(config: RunnerConfig, model: ModelSpec) -> Mapping[str, BufferS
     return table | _slot_buffers(config) | _ring_buffers(config)
 
 
+def history_width(config: RunnerConfig) -> int:
+    """Columns of `token_history`."""
+    return config.max_model_len + 1 + config.num_speculative_tokens
+
+
 def _slot_buffers(config: RunnerConfig) -> dict[str, BufferSpec]:
     """One row a slot (runner/slot_state.py)."""
     slots = config.max_num_seqs
     return {
         "sampling_reals": BufferSpec("float32", (slots, len(Real))),
         "sampling_wholes": BufferSpec("int32", (slots, WHOLE_WIDTH)),
-        "token_history": BufferSpec("int32", (slots, config.max_model_len)),
+        # Beyond the longest request: what is written behind its last token needs no bound of its own.
+        "token_history": BufferSpec("int32", (slots, history_width(config))),
     }
 
 
@@ -106,7 +113,9 @@ class MetadataLayout(NamedTuple):
 
     query_start_loc [rows + 1] · num_computed [rows] · slots [rows] · block_table [rows, width] ·
     route_target, route_source [num_routed each] · place_target, place_source [num_placed each] ·
-    supplied_length, resident_first, has_mask [rows each, when flags are derived]
+    supplied_length, resident_first, has_mask [rows each, when flags are derived] ·
+    row_flags, row_drafts [rows each, when the step samples by slot] ·
+    draft_target, draft_source [num_drafted each]
 
     A property is the offset of the part it is named after.
     """
@@ -116,12 +125,15 @@ class MetadataLayout(NamedTuple):
     num_routed: int = 0
     num_placed: int = 0
     derives_flags: bool = False
+    by_slot: bool = False
+    num_drafted: int = 0
 
     @staticmethod
     def largest(config: RunnerConfig) -> MetadataLayout:
         """The layout of the largest step a configuration allows."""
         rows, tokens = config.max_num_seqs, config.max_num_batched_tokens
-        return MetadataLayout(rows, config.max_blocks_per_seq, rows, tokens, True)
+        drafts = rows * config.num_speculative_tokens
+        return MetadataLayout(rows, config.max_blocks_per_seq, rows, tokens, True, True, drafts)
 
     @property
     def num_computed(self) -> int:
@@ -164,8 +176,36 @@ class MetadataLayout(NamedTuple):
         return self.resident_first + self.num_rows * self.derives_flags
 
     @property
-    def size(self) -> int:
+    def row_flags(self) -> int:
         return self.has_mask + self.num_rows * self.derives_flags
+
+    @property
+    def row_drafts(self) -> int:
+        return self.row_flags + self.num_rows * self.by_slot
+
+    @property
+    def draft_target(self) -> int:
+        return self.row_drafts + self.num_rows * self.by_slot
+
+    @property
+    def draft_source(self) -> int:
+        return self.draft_target + self.num_drafted
+
+    @property
+    def size(self) -> int:
+        return self.draft_source + self.num_drafted
+
+
+class RowFlag(IntFlag):
+    """What `row_flags` says of a row.
+
+    SAMPLES: its sampled tokens count. HAS_PARAMS: its slot holds sampling parameters; without, it is greedy.
+    ON_DEVICE: how many positions it has computed is known on the device only.
+    """
+
+    SAMPLES = 1
+    HAS_PARAMS = 2
+    ON_DEVICE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +249,8 @@ class Positions(Command):
     num_routed: int
     num_placed: int
     derives_flags: bool
+    by_slot: bool = False
+    num_drafted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +262,18 @@ class RouteIds(Command):
 
     operation: ClassVar[str] = "route.ids"
     kind: Literal["slice", "scatter"]
+    source: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class RouteDrafts(Command):
+    """Take `count` drafts proposed by the last step from `source`, by draft_target and draft_source.
+
+    A draft that was not proposed is routed as id 0: what it is verified against decides, as for any other.
+    """
+
+    operation: ClassVar[str] = "route.drafts"
     source: str
     count: int
 
@@ -318,9 +372,36 @@ class Forward(Command):
 
 @dataclass(frozen=True, slots=True)
 class Sample(Command):
-    """Greedy tokens of the last position of each of `count` rows, into ring buffer `buffer`."""
+    """Tokens of the last position of each of `count` rows, the newest of each to ring buffer `buffer`.
+
+    Of `num_logits` positions in all: a row with drafts is sampled at each of them too, and gets the tokens
+    up to the first that its drafts did not foresee; `accepted` is the ring buffer for them, empty without
+    speculation. `needs` says what is asked for beside the likeliest token (runner.slot_state.SamplerNeed).
+    """
 
     operation: ClassVar[str] = "sample"
+    buffer: str
+    count: int
+    num_logits: int
+    needs: int = 0
+    accepted: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Logprobs(Command):
+    """Log-probabilities at the `count` positions just sampled, to ring buffers `values` and `ids`."""
+
+    operation: ClassVar[str] = "logprobs"
+    values: str
+    ids: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Draft(Command):
+    """Propose the next tokens of `count` rows by prompt lookup, to ring buffer `buffer`."""
+
+    operation: ClassVar[str] = "draft"
     buffer: str
     count: int
 

@@ -124,12 +124,6 @@ class SamplingParams:
             self.max_tokens, self.ignore_eos, stop_token_ids=self.stop_token_ids, seed=self.seed
         )
 
-    @property
-    def reads_history(self) -> bool:
-        """Whether the tokens before a position decide which may be sampled there, beyond the model."""
-        penalties = (self.repetition_penalty, self.presence_penalty, self.frequency_penalty)
-        return penalties != (1.0, 0.0, 0.0) or bool(self.bad_words)
-
 
 @dataclass(frozen=True, slots=True)
 class Image:

@@ -47,15 +47,17 @@ class Engine:
     ) -> None:
         if not arm.fits(model.is_multimodal):
             raise RunnerError(f"arm {arm.name} is for {arm.models} models; {model.name} is not one")
-        facts = SchedulingFacts(model.is_multimodal, arm.prompt_embeds)
+        method = "ngram_gpu" if config.num_speculative_tokens else None  # prompt lookup on the device
+        facts = SchedulingFacts(model.is_multimodal, arm.prompt_embeds, speculative_method=method)
         self.decision = resolve(arm.scheduling, facts, arm.rules)
+        is_async = self.decision.scheduling == "async"
         self.recorder = Recorder()
         self.requests: dict[str, RequestState] = {}
-        self.scheduler = Scheduler(config, model.eos_token_id, arm.keeps_rows_resident)
+        self.scheduler = Scheduler(config, model.eos_token_id, arm.keeps_rows_resident, is_async)
         self._model = model
         self._config = config
         self._arm = arm
-        self._executor = Executor(model, config, arm, device)
+        self._executor = Executor(model, config, arm, device, is_async)
 
     def run(self, arrivals: Arrivals) -> None:
         """Serve until all is finished. DeviceError when the device failed; what was recorded stays."""
@@ -124,7 +126,7 @@ class Engine:
         with step.clock.phase("host_work"):
             keep_busy(self._config.host_work_us)
         steps = self.recorder.steps
-        steps.append(step.record(steps[-1].device_end_ns if steps else 0))
+        steps.append(step.record(result, steps[-1].device_end_ns if steps else 0))
 
     def _stamp(self, step: InFlight, outputs: Sequence[TokenOutput]) -> None:
         retired_ns = now_ns()

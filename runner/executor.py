@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import takewhile
+from typing import NamedTuple
+
+import numpy as np
 
 from runner.commands import OUTPUT_READY, UPLOADS_DONE, ring
 from runner.config import RunnerConfig
-from runner.core import RequestState, StepPlan, StepResult
+from runner.core import RequestState, StepPlan, StepResult, TokenLogprobs
 from runner.device.base import Device
 from runner.inputs.arms import Arm
 from runner.inputs.batch import InputBatch
@@ -17,6 +21,15 @@ from runner.measure import StepClock, StepRecord, now_ns
 from runner.models import ModelSpec
 
 
+class SamplingRow(NamedTuple):
+    """A row whose sampled tokens count: its row of the batch, and the first of its sampled positions."""
+
+    request_id: str
+    row: int
+    first_logit: int
+    num_logprobs: int | None
+
+
 @dataclass(frozen=True, slots=True)
 class InFlight:
     """A launched step. Owns the names of its rows: the batch may have moved on when it is read."""
@@ -24,25 +37,59 @@ class InFlight:
     plan: StepPlan
     clock: StepClock
     launched_ns: int
-    sampling_rows: tuple[tuple[str, int], ...]  # request id, row in the sampled ids
+    sampling_rows: tuple[SamplingRow, ...]
     ids_route: IdsRoute
     embeds_route: EmbedsRoute
     num_supplied: int
+    speculates: bool
+    tells_drafts: bool
     device: Device
 
     def result(self) -> StepResult:
         """Wait for the step's tokens. DeviceError when the device failed."""
         with self.clock.phase("wait.output"):
             self.device.wait(OUTPUT_READY, self.plan.step_id)
-        tokens = self.device.host[ring("sampled_ids", self.plan.step_id)].tolist()
-        sampled = {request_id: (tokens[row],) for request_id, row in self.sampling_rows}
-        return StepResult(self.plan.step_id, sampled)
+        sampled = self._accepted_ids() if self.speculates else self._sampled_ids()
+        logprobs = {
+            row.request_id: self._logprobs(row, len(sampled[row.request_id]))
+            for row in self.sampling_rows
+            if row.num_logprobs is not None
+        }
+        drafts = self._ids_of("draft_ids") if self.tells_drafts else {}
+        return StepResult(self.plan.step_id, sampled, logprobs, drafts)
 
-    def record(self, last_device_end_ns: int) -> StepRecord:
+    def _sampled_ids(self) -> dict[str, tuple[int, ...]]:
+        ids = self.device.host[ring("sampled_ids", self.plan.step_id)].tolist()
+        return {row.request_id: (ids[row.row],) for row in self.sampling_rows}
+
+    def _accepted_ids(self) -> dict[str, tuple[int, ...]]:
+        return self._ids_of("accepted_ids")
+
+    def _ids_of(self, buffer: str) -> dict[str, tuple[int, ...]]:
+        """Each row's ids in a ring buffer of several a row, up to the first that is none."""
+        ids = self.device.host[ring(buffer, self.plan.step_id)].tolist()
+        return {
+            row.request_id: tuple(takewhile(lambda token_id: token_id >= 0, ids[row.row]))
+            for row in self.sampling_rows
+        }
+
+    def _logprobs(self, row: SamplingRow, num_tokens: int) -> tuple[TokenLogprobs, ...]:
+        host, step_id = self.device.host, self.plan.step_id
+        places = slice(row.first_logit, row.first_logit + num_tokens)
+        values = host[ring("logprobs", step_id)][places].tolist()
+        ids = host[ring("logprob_ids", step_id)][places].tolist()
+        last = 1 + (row.num_logprobs or 0)
+        return tuple(
+            TokenLogprobs(value[0], rank, tuple(zip(top_ids[: last - 1], value[1:last], strict=True)))
+            for value, (rank, *top_ids) in zip(values, ids, strict=True)
+        )
+
+    def record(self, result: StepResult, last_device_end_ns: int) -> StepRecord:
         """What the step cost, once its result is retired; the device was busy until `last_device_end_ns`."""
         plan, phases = self.plan, self.clock.phase_ns
         report = self.device.report(plan.step_id)
         decodes = sum(row.is_decode for row in plan.rows)
+        drafts = sum(row.num_drafts for row in plan.rows)
         return StepRecord(
             step_id=plan.step_id,
             kind=step_kind(plan),
@@ -51,7 +98,7 @@ class InFlight:
             num_rows=len(plan.rows),
             num_tokens=plan.num_tokens,
             num_decode_rows=decodes,
-            num_prefill_tokens=plan.num_tokens - decodes,
+            num_prefill_tokens=plan.num_tokens - decodes - drafts,
             num_image_rows=sum(splice.num_rows for splice in plan.splices),
             num_supplied_rows=self.num_supplied,
             num_images_encoded=len(plan.encodes),
@@ -74,15 +121,23 @@ class InFlight:
             copies=report.copies,
             bytes=report.bytes,
             download_bytes=report.download_bytes,
+            num_draft_tokens=drafts,
+            num_accepted_tokens=sum(len(tokens) - 1 for tokens in result.sampled.values()),
         )
 
 
 class Executor:
-    def __init__(self, model: ModelSpec, config: RunnerConfig, arm: Arm, device: Device) -> None:
+    """`is_async`: a step may be launched before the tokens and drafts of the last one are known."""
+
+    def __init__(
+        self, model: ModelSpec, config: RunnerConfig, arm: Arm, device: Device, is_async: bool = True
+    ) -> None:
         device.reset()
+        self._speculates = config.num_speculative_tokens > 0
+        self._tells_drafts = self._speculates and not is_async
         self._device = device
         self._batch = InputBatch(model, config, clears_supplied_ids=arm.keeps_rows_resident)
-        self._compiler = StepCompiler(model, config, arm, device.host)
+        self._compiler = StepCompiler(model, config, arm, device.host, self._tells_drafts)
         self._last: InFlight | None = None
 
     @property
@@ -95,7 +150,7 @@ class Executor:
         with clock.phase("update_batch"):
             self._batch.update(plan, requests)
         with clock.phase("stage"):
-            last_rows = dict(self._last.sampling_rows) if self._last else {}
+            last_rows = {row.request_id: row.row for row in self._last.sampling_rows} if self._last else {}
             step = self._compiler.stage(plan, self._batch, requests, last_rows)
         with clock.phase("wait.fence"):
             self._wait_for_fence()
@@ -104,22 +159,35 @@ class Executor:
         launched_ns = now_ns()
         with clock.phase("launch"):
             self._device.execute(plan.step_id, commands)
-        self._last = self._in_flight(step, clock, launched_ns)
+        self._last = self._in_flight(step, requests, clock, launched_ns)
         return self._last
 
-    def _in_flight(self, step: StagedStep, clock: StepClock, launched_ns: int) -> InFlight:
-        row_of = self._batch.row_of
+    def _in_flight(
+        self, step: StagedStep, requests: Mapping[str, RequestState], clock: StepClock, launched_ns: int
+    ) -> InFlight:
         return InFlight(
             plan=step.plan,
             clock=clock,
             launched_ns=launched_ns,
-            sampling_rows=tuple(
-                (row.request_id, row_of[row.request_id]) for row in step.plan.rows if row.samples
-            ),
+            sampling_rows=self._sampling_rows(step.plan, requests),
             ids_route=step.ids.route,
             embeds_route=step.embeds,
             num_supplied=step.num_supplied,
+            speculates=self._speculates,
+            tells_drafts=self._tells_drafts,
             device=self._device,
+        )
+
+    def _sampling_rows(self, plan: StepPlan, requests: Mapping[str, RequestState]) -> tuple[SamplingRow, ...]:
+        """A row with drafts is sampled at each of them too: the positions of later rows begin behind them."""
+        num_drafts = self._batch.num_drafts[: len(plan.rows)]
+        first_logits = (np.arange(len(plan.rows)) + np.cumsum(num_drafts) - num_drafts).tolist()
+        rows = [
+            (entry.request_id, self._batch.row_of[entry.request_id]) for entry in plan.rows if entry.samples
+        ]
+        return tuple(
+            SamplingRow(name, row, first_logits[row], requests[name].request.sampling.logprobs)
+            for name, row in rows
         )
 
     def _wait_for_fence(self) -> None:

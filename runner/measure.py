@@ -47,6 +47,8 @@ class StepRecord:
     copies: Mapping[str, int]
     bytes: Mapping[str, int]
     download_bytes: int
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
 
     @property
     def host_ns(self) -> int:

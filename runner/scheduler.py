@@ -8,7 +8,7 @@ library only.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from runner.blocks import BlockPool
@@ -21,6 +21,7 @@ from runner.core import (
     RequestStatus,
     ResidentItem,
     ScheduledRow,
+    SlotItem,
     SpliceItem,
     StepPlan,
     StepResult,
@@ -39,6 +40,7 @@ class _Draft:
     encodes: list[EncodeItem] = field(default_factory=list)
     splices: list[SpliceItem] = field(default_factory=list)
     residents: list[ResidentItem] = field(default_factory=list)
+    admitted: list[SlotItem] = field(default_factory=list)
     scheduled: set[str] = field(default_factory=set)
     num_preempted: int = 0
 
@@ -47,14 +49,22 @@ class Scheduler:
     """`eos_token_id` ends a request unless it ignores EOS.
 
     `keeps_rows_resident`: supplied rows are brought to the device's arena at admission, and charged.
+    `drafts_on_device`: drafts never reach the host, which plans as if the device always had some.
     """
 
-    def __init__(self, config: RunnerConfig, eos_token_id: int, keeps_rows_resident: bool = False) -> None:
+    def __init__(
+        self,
+        config: RunnerConfig,
+        eos_token_id: int,
+        keeps_rows_resident: bool = False,
+        drafts_on_device: bool = False,
+    ) -> None:
         self.requests: dict[str, RequestState] = {}
         self.blocks = BlockPool(config.num_blocks)
         self.encoder_slots = EncoderSlots(config.num_encoder_slots)
         self.resident_rows = ResidentRows(config.num_resident_rows)
         self._keeps_rows_resident = keeps_rows_resident
+        self._drafts_on_device = drafts_on_device
         self._config = config
         self._eos_token_id = eos_token_id
         self._waiting: deque[RequestState] = deque()
@@ -105,6 +115,7 @@ class Scheduler:
             encodes=tuple(draft.encodes),
             splices=tuple(draft.splices),
             residents=tuple(draft.residents),
+            admitted=tuple(draft.admitted),
             num_waiting=len(self._waiting),
             num_free_blocks=self.blocks.num_free,
             num_preempted=draft.num_preempted,
@@ -113,19 +124,44 @@ class Scheduler:
     def retire(self, plan: StepPlan, result: StepResult) -> list[TokenOutput]:
         """Take a step's tokens; finished requests leave and give back what they hold."""
         self._release_images(plan)
-        outputs = []
-        for request_id, (token_id,) in result.sampled.items():
+        outputs: list[TokenOutput] = []
+        num_drafts = {row.request_id: row.num_drafts for row in plan.rows}
+        for request_id, token_ids in result.sampled.items():
             state = self.requests[request_id]
-            state.num_in_flight -= 1
-            assert state.num_in_flight >= 0, f"{request_id} got a token that was not in flight"
+            self._settle(state, num_drafts[request_id], len(token_ids))
             if state.is_finished:
-                state.num_wasted += 1  # it ended while this step was in flight
+                state.num_wasted += 1 + num_drafts[request_id]  # it ended while this step was in flight
                 continue
+            state.num_drafted += num_drafts[request_id]
+            state.num_accepted += len(token_ids) - 1
+            state.draft_ids = result.drafts.get(request_id, ())
+            accepted = self._accept(state, token_ids)
+            state.logprobs += result.logprobs.get(request_id, ())[: len(accepted)]
+            outputs += accepted
+        return outputs
+
+    def _settle(self, state: RequestState, num_drafts: int, num_sampled: int) -> None:
+        """A step of it has come back: what was planned for drafts that were wrong was never computed."""
+        state.num_in_flight -= 1 + num_drafts
+        state.num_steps_in_flight -= 1
+        assert state.num_in_flight >= 0, f"{state.request_id} got a token that was not in flight"
+        num_rejected = 1 + num_drafts - num_sampled
+        if state.status is RequestStatus.RUNNING:
+            state.num_computed -= num_rejected
+        elif state.status is RequestStatus.PREEMPTED:
+            state.num_lost -= num_rejected
+
+    def _accept(self, state: RequestState, token_ids: Sequence[int]) -> list[TokenOutput]:
+        """Append tokens up to one that ends the request; those behind it were computed for nothing."""
+        outputs = []
+        for index, token_id in enumerate(token_ids):
             state.output_ids.append(token_id)
             reason = self._finish_reason(state, token_id)
+            outputs.append(TokenOutput(state.request_id, token_id, reason is not None))
             if reason is not None:
+                state.num_wasted += len(token_ids) - 1 - index
                 self._retire_request(state, reason)
-            outputs.append(TokenOutput(request_id, token_id, reason is not None))
+                break
         return outputs
 
     def check(self) -> None:
@@ -143,7 +179,9 @@ class Scheduler:
         count = min(self._num_to_compute(state), draft.budget)
         # Asked before room is made: no request gives way to one that cannot start anyway.
         if count and self._can_start(draft, state) and self._make_room(draft, state, count):
-            self._add_row(draft, state, self._fit_images(draft, state, count))
+            num_drafts = self._num_drafts(state, draft.budget - count)
+            self._extend_table(state, count + num_drafts)
+            self._add_row(draft, state, self._fit_images(draft, state, count), num_drafts)
 
     def _schedule_waiting(self, draft: _Draft) -> None:
         while self._waiting and self._free_slots and draft.budget > 0:
@@ -163,28 +201,49 @@ class Scheduler:
                 draft.residents = [item for item in draft.residents if item.request_id != state.request_id]
                 return
             self._add_row(draft, state, count)
+            draft.admitted.append(SlotItem(state.request_id, state.slot))
             self._waiting.popleft()
             state.num_recomputed += state.num_lost
             state.num_lost = 0
             state.status = RequestStatus.RUNNING
             self._running.append(state)
 
-    def _add_row(self, draft: _Draft, state: RequestState, count: int) -> None:
-        """Plan `count` tokens, for which there are blocks and images."""
+    def _add_row(self, draft: _Draft, state: RequestState, count: int, num_drafts: int = 0) -> None:
+        """Plan `count` tokens, for which there are blocks and images, and `num_drafts` guessed ones."""
         first = state.num_computed
         draft.splices.extend(self._splices(state, first, count))
         assert state.slot is not None
         samples = first + count == state.num_tokens + state.num_in_flight
         is_decode = samples and count == 1 and first >= state.num_prompt
-        draft.rows.append(ScheduledRow(state.request_id, state.slot, first, count, samples, is_decode))
+        count += num_drafts
+        draft.rows.append(
+            ScheduledRow(state.request_id, state.slot, first, count, samples, is_decode, num_drafts)
+        )
         draft.scheduled.add(state.request_id)
         draft.budget -= count
         state.num_computed += count
-        state.num_in_flight += samples
+        state.num_in_flight += samples * (1 + num_drafts)
+        state.num_steps_in_flight += samples
 
     def _num_to_compute(self, state: RequestState) -> int:
+        """Positions whose ids are there or on their way; drafts in flight are taken for right."""
         known = state.num_tokens + state.num_in_flight
-        return known - state.num_computed if known < self._length_limit(state) else 0
+        is_done = state.num_tokens + state.num_steps_in_flight >= self._length_limit(state)
+        # If all drafts were right there would be no position left: wait until it is known.
+        return 0 if is_done or known >= self._config.max_model_len else known - state.num_computed
+
+    def _num_drafts(self, state: RequestState, budget: int) -> int:
+        """How many drafts ride with a decode: those there are, within its length, the budget, free blocks."""
+        known = state.num_tokens + state.num_in_flight
+        if known - state.num_computed != 1 or state.num_computed < state.num_prompt:
+            return 0
+        # The device has drafts of the last step only; a request that rested has none there.
+        on_device = self._config.num_speculative_tokens if state.num_steps_in_flight else 0
+        available = on_device if self._drafts_on_device else len(state.draft_ids)
+        num_drafts = max(0, min(available, budget, self._length_limit(state) - known - 1))
+        while self._missing_blocks(state, 1 + num_drafts) > self.blocks.num_free:
+            num_drafts -= 1  # nobody is preempted for a guess
+        return num_drafts
 
     def _length_limit(self, state: RequestState) -> int:
         """Length at which a request is finished for certain, whatever it samples."""
@@ -202,17 +261,14 @@ class Scheduler:
         state.block_ids.extend(block_ids)
 
     def _make_room(self, draft: _Draft, state: RequestState, count: int) -> bool:
-        """Extend the block table, preempting the latest requests not in this step; False: wait."""
+        """Free the blocks it lacks, preempting the latest requests not in this step; False: wait."""
         missing = self._missing_blocks(state, count)
-        if not missing:
-            return True
         while missing > self.blocks.num_free:
             victim = self._victim(draft, state)
             if victim is None:
                 return False
             self._preempt(victim)
             draft.num_preempted += 1
-        self._extend_table(state, count)
         return True
 
     def _victim(self, draft: _Draft, state: RequestState) -> RequestState | None:
@@ -227,6 +283,7 @@ class Scheduler:
         state.num_lost = state.num_computed
         state.num_preemptions += 1
         state.num_computed = 0
+        state.draft_ids = ()
         state.status = RequestStatus.PREEMPTED
         self._waiting.appendleft(state)
 
@@ -297,8 +354,11 @@ class Scheduler:
 
     def _finish_reason(self, state: RequestState, token_id: int) -> FinishReason | None:
         sampling = state.request.sampling
-        if token_id == self._eos_token_id and not sampling.ignore_eos:
+        may_stop = len(state.output_ids) > sampling.min_tokens
+        if may_stop and token_id == self._eos_token_id and not sampling.ignore_eos:
             return FinishReason.EOS
+        if may_stop and token_id in sampling.stop_token_ids:
+            return FinishReason.STOP
         if len(state.output_ids) >= sampling.max_tokens:
             return FinishReason.MAX_TOKENS
         if state.num_tokens >= self._config.max_model_len:

@@ -151,6 +151,8 @@ def _positions_cost(command: Positions) -> CommandCost:
         command.num_routed,
         command.num_placed,
         command.derives_flags,
+        command.by_slot,
+        command.num_drafted,
     )
     num_bytes = layout.size * _METADATA_BYTES + command.count * _POSITION_BYTES
     return CommandCost(device_bytes=num_bytes, launches=_POSITION_LAUNCHES)

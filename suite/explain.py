@@ -218,7 +218,7 @@ def _explained(
 def _text(command: Command) -> str:
     """Its operation, its names, and how many positions, rows or elements it is about."""
     values = {item.name: getattr(command, item.name) for item in fields(command)}
-    names = [value for value in values.values() if isinstance(value, str)]
+    names = [value for value in values.values() if isinstance(value, str) and value]
     return " ".join([command.operation, *names, *([str(values["count"])] if "count" in values else [])])
 
 

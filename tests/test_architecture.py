@@ -96,7 +96,7 @@ LAYERS = (
     ),
     Layer(
         "kernels",
-        under("runner/kernels", "attention encoder kvcache merge model program"),
+        under("runner/kernels", "attention encoder kvcache merge model program sample noise speculation"),
         libraries=("torch", "transformers"),
         own=(
             *("runner.core", "runner.models", "runner.config", "runner.commands", "runner.slot_state"),

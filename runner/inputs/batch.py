@@ -15,6 +15,7 @@ from runner.config import RunnerConfig
 from runner.core import RequestState, ScheduledRow, StepPlan, SuppliedRows
 from runner.inputs.rope_positions import prompt_positions
 from runner.models import ModelSpec
+from runner.slot_state import needs_of
 
 IN_FLIGHT_ID = -1  # stands where a sampled id is still on the device only
 
@@ -25,8 +26,9 @@ class InputBatch:
     token_ids [max_num_seqs, max_model_len] int32; is_token_ids, the same shape, bool: false at supplied
     positions; block_table [max_num_seqs, max_blocks_per_seq] int32; first, count, slots, num_blocks,
     rope_offset [max_num_seqs]; in_flight [max_num_seqs] bool: the row's last id of this step is known to
-    the device only; has_mask: its supplied rows come with a mask. supplied, rope: a row's supplied rows and
-    M-RoPE prompt positions, or None.
+    the device only; has_mask: its supplied rows come with a mask; samples: its sampled tokens of this step
+    count; num_drafts: so many of its last ids are guesses; needs: what it asks of the sampler; is_plain:
+    it is greedy and asks nothing. supplied, rope: a row's supplied rows and M-RoPE prompt positions, or None.
 
     A row given to a prompt of embeddings only keeps the ids of its last owner, as in vLLM's V1 runner,
     unless `clears_supplied_ids`, as in its V2 runner.
@@ -44,6 +46,10 @@ class InputBatch:
         self.rope_offset = np.zeros(rows, np.int64)
         self.in_flight = np.zeros(rows, np.bool_)
         self.has_mask = np.zeros(rows, np.bool_)
+        self.samples = np.zeros(rows, np.bool_)
+        self.num_drafts = np.zeros(rows, np.int32)
+        self.needs = np.zeros(rows, np.int32)
+        self.is_plain = np.ones(rows, np.bool_)
         self.supplied: list[NDArray[np.float32] | None] = [None] * rows
         self.rope: list[NDArray[np.int64] | None] = [None] * rows
         self.request_ids: list[str] = []
@@ -95,6 +101,8 @@ class InputBatch:
         self.num_blocks[row] = 0
         self.slots[row] = entry.slot
         self._admission[row] = state.num_preemptions
+        self.needs[row] = needs_of(state.request.sampling)
+        self.is_plain[row] = state.request.sampling.is_plain
         self._write_prompt(row, state)
 
     def _write_prompt(self, row: int, state: RequestState) -> None:
@@ -145,6 +153,8 @@ class InputBatch:
             self.num_blocks,
             self.rope_offset,
             self.has_mask,
+            self.needs,
+            self.is_plain,
         ):
             array[target] = array[source]
         blocks = self.num_blocks[source]
@@ -163,10 +173,14 @@ class InputBatch:
         if total > known:
             self.token_ids[row, known:total] = state.output_ids[known - state.num_prompt :]
             self._num_known[row] = total
+        self.samples[row] = entry.samples
+        self.num_drafts[row] = entry.num_drafts
         end = entry.first + entry.num_tokens
-        self.in_flight[row] = end > total
-        if end > total:
+        self.in_flight[row] = end - entry.num_drafts > total
+        if self.in_flight[row]:
             self.token_ids[row, total:end] = IN_FLIGHT_ID
+        elif entry.num_drafts:
+            self.token_ids[row, total:end] = state.draft_ids[: entry.num_drafts]
         blocks = int(self.num_blocks[row])
         if len(state.block_ids) > blocks:
             self.block_table[row, blocks : len(state.block_ids)] = state.block_ids[blocks:]

@@ -18,15 +18,18 @@ from runner.commands import (
     UPLOADS_DONE,
     Command,
     Download,
+    Draft,
     Encode,
     Flags,
     Forward,
+    Logprobs,
     Lookup,
     Merge,
     MetadataLayout,
     Place,
     Positions,
     Record,
+    RouteDrafts,
     RouteIds,
     SafeIds,
     Sample,
@@ -67,13 +70,25 @@ class StagedStep:
 
 
 class StepCompiler:
-    """Compiles plans into commands over `host`, the host sides of the named buffers."""
+    """Compiles plans into commands over `host`, the host sides of the named buffers.
 
-    def __init__(self, model: ModelSpec, config: RunnerConfig, arm: Arm, host: HostBuffers) -> None:
+    `downloads_drafts`: the host is told what the device proposes for the next step, as sync needs it.
+    """
+
+    def __init__(
+        self,
+        model: ModelSpec,
+        config: RunnerConfig,
+        arm: Arm,
+        host: HostBuffers,
+        downloads_drafts: bool = False,
+    ) -> None:
         self._model = model
         self._config = config
         self._arm = arm
         self._host = host
+        self._speculates = config.num_speculative_tokens > 0
+        self._downloads_drafts = downloads_drafts
 
     def stage(
         self,
@@ -84,7 +99,7 @@ class StepCompiler:
     ) -> StagedStep:
         """Decide the routes and pack the metadata. The plan's rows must already be those of `batch`."""
         packed = PackedStep(batch, self._config)
-        ids = sampled_route(batch, packed.starts, last_rows)
+        ids = sampled_route(batch, packed.starts, last_rows, self._config.num_speculative_tokens)
         embeds = embeds_route(self._model, self._arm, batch, not len(packed.supplied))
         firsts = _resident_firsts(batch, requests) if self._arm.keeps_rows_resident else _NO_ROWS
         sources = self._place_sources(packed, firsts)
@@ -94,21 +109,23 @@ class StepCompiler:
             num_routed=len(ids.target),
             num_placed=len(sources),
             derives_flags=self._derives_flags(embeds),
+            by_slot=self._speculates or not batch.is_plain[: batch.num_rows].all(),
+            num_drafted=len(ids.draft_target),
         )
         target = self._host[ring("step_metadata", plan.step_id)]
-        staging.write_metadata(target, layout, packed, (ids.target, ids.source), sources, firsts)
+        staging.write_metadata(target, layout, packed, ids, sources, firsts)
         return StagedStep(plan, packed, ids, embeds, layout)
 
     def compile(self, step: StagedStep, requests: Mapping[str, RequestState]) -> list[Command]:
         """Write the input buffers and give the step's commands."""
-        plan, rows = step.plan, step.layout.num_rows
+        plan = step.plan
         metadata = ring("step_metadata", plan.step_id)
-        sampled = ring("sampled_ids", plan.step_id)
         merging = self._merge(step)
         return [
             *self._upload_ids(step),
             Upload(metadata, 0, 0, step.layout.size),
             *self._upload_rope(step),
+            *self._upload_slots(plan, requests),
             *self._upload_residents(plan, requests),
             *self._upload_flags(step),
             *self._upload_supplied(step),
@@ -117,16 +134,13 @@ class StepCompiler:
             Record(UPLOADS_DONE),
             Positions(metadata, step.count, *step.layout),
             *self._route_ids(step),
+            *self._route_drafts(step),
             *self._set_flags(step),
             *self._place(step),
             *(Encode(item, encode.slot) for item, encode in enumerate(plan.encodes)),
             *(command for command in merging if not isinstance(command, Upload)),
             Forward(step.count, "input_ids" if step.embeds == "graph" else "inputs_embeds"),
-            Sample(sampled, rows),
-            Record(SAMPLED),
-            Wait(SAMPLED, "output"),
-            Download(sampled, rows),
-            Record(OUTPUT_READY, "output"),
+            *self._sample(step, requests),
         ]
 
     # ---- ids and positions
@@ -149,6 +163,70 @@ class StepCompiler:
             return []
         staging.write_rope(self._host, step.packed)
         return [Upload("rope_positions", 0, 0, step.count)]
+
+    def _route_drafts(self, step: StagedStep) -> list[Command]:
+        count = len(step.ids.draft_target)
+        return [RouteDrafts(ring("draft_ids", step.plan.step_id - 1), count)] if count else []
+
+    # ---- sampling
+
+    def _upload_slots(self, plan: StepPlan, requests: Mapping[str, RequestState]) -> list[Command]:
+        """A newcomer's parameters, unless it has none, and its ids, which prompt lookup reads as well."""
+        commands: list[Command] = []
+        for name, slot in plan.admitted:
+            state = requests[name]
+            if not state.request.sampling.is_plain:
+                staging.write_params(self._host, slot, state, self._model.eos_token_id)
+                commands += [
+                    Upload("sampling_reals", slot, slot, 1),
+                    Upload("sampling_wholes", slot, slot, 1),
+                ]
+            if self._speculates or not state.request.sampling.is_plain:
+                staging.write_history(self._host, slot, state)
+                commands.append(Upload("token_history", slot, slot, 1))
+        return commands
+
+    def _sample(self, step: StagedStep, requests: Mapping[str, RequestState]) -> list[Command]:
+        """From hidden states to tokens on the host and, with speculation, drafts for the next step."""
+        step_id, batch, rows = step.plan.step_id, step.packed.batch, step.layout.num_rows
+        sampled = ring("sampled_ids", step_id)
+        accepted = ring("accepted_ids", step_id) if self._speculates else ""
+        num_logits = rows + int(batch.num_drafts[:rows].sum())
+        needs = int(np.bitwise_or.reduce(batch.needs[:rows]))
+        proposed, told = self._drafts(step)
+        computed, downloaded = self._logprobs(step, requests, num_logits)
+        return [
+            Sample(sampled, rows, num_logits, needs, accepted),
+            *computed,
+            *(proposed if told else ()),
+            Record(SAMPLED),
+            Wait(SAMPLED, "output"),
+            Download(accepted or sampled, rows),
+            *downloaded,
+            *told,
+            Record(OUTPUT_READY, "output"),
+            *(() if told else proposed),  # nobody waits for what stays on the device
+        ]
+
+    def _drafts(self, step: StagedStep) -> tuple[list[Command], list[Command]]:
+        """The proposal, and how the host is told of it."""
+        if not self._speculates:
+            return [], []
+        drafts, rows = ring("draft_ids", step.plan.step_id), step.layout.num_rows
+        return [Draft(drafts, rows)], [Download(drafts, rows)] if self._downloads_drafts else []
+
+    def _logprobs(
+        self, step: StagedStep, requests: Mapping[str, RequestState], num_logits: int
+    ) -> tuple[list[Command], list[Command]]:
+        """Those of all positions, where some request of the step asks for them, and their download."""
+        asked = (requests[row.request_id].request.sampling.logprobs for row in step.plan.rows)
+        if all(number is None for number in asked):
+            return [], []
+        values, ids = (ring(name, step.plan.step_id) for name in ("logprobs", "logprob_ids"))
+        return (
+            [Logprobs(values, ids, num_logits)],
+            [Download(values, num_logits), Download(ids, num_logits)],
+        )
 
     # ---- flags
 

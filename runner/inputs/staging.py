@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.commands import MetadataLayout
+from runner import slot_state
+from runner.commands import MetadataLayout, RowFlag
 from runner.config import RunnerConfig
 from runner.core import RequestState, StepPlan
 from runner.inputs.batch import InputBatch
+from runner.inputs.routes import SampledRoute
 
 HostBuffers = Mapping[str, NDArray[Any]]
 
@@ -120,7 +122,7 @@ def write_metadata(
     target: NDArray[np.int32],
     layout: MetadataLayout,
     step: PackedStep,
-    route: tuple[NDArray[np.int32], NDArray[np.int32]],
+    route: SampledRoute,
     place_source: NDArray[np.int32],
     resident_first: NDArray[np.int32],
 ) -> None:
@@ -131,8 +133,8 @@ def write_metadata(
     target[layout.slots : layout.block_table] = batch.slots[:rows]
     table = target[layout.block_table : layout.route_target].reshape(rows, layout.table_width)
     table[:] = batch.block_table[:rows, : layout.table_width]
-    target[layout.route_target : layout.route_source] = route[0]
-    target[layout.route_source : layout.place_target] = route[1]
+    target[layout.route_target : layout.route_source] = route.target
+    target[layout.route_source : layout.place_target] = route.source
     if layout.num_placed:
         target[layout.place_target : layout.place_source] = step.supplied
         target[layout.place_source : layout.supplied_length] = place_source
@@ -140,4 +142,29 @@ def write_metadata(
         lengths = [0 if given is None else len(given) for given in batch.supplied[:rows]]
         target[layout.supplied_length : layout.resident_first] = lengths
         target[layout.resident_first : layout.has_mask] = resident_first
-        target[layout.has_mask : layout.size] = batch.has_mask[:rows]
+        target[layout.has_mask : layout.row_flags] = batch.has_mask[:rows]
+    if layout.by_slot:
+        target[layout.row_flags : layout.row_drafts] = _row_flags(batch)
+        target[layout.row_drafts : layout.draft_target] = batch.num_drafts[:rows]
+    target[layout.draft_target : layout.draft_source] = route.draft_target
+    target[layout.draft_source : layout.size] = route.draft_source
+
+
+def _row_flags(batch: InputBatch) -> NDArray[np.int32]:
+    rows = batch.num_rows
+    flags = batch.samples[:rows] * np.int32(RowFlag.SAMPLES)
+    flags |= ~batch.is_plain[:rows] * np.int32(RowFlag.HAS_PARAMS)
+    flags |= batch.in_flight[:rows] * np.int32(RowFlag.ON_DEVICE)
+    return flags
+
+
+def write_params(host: HostBuffers, slot: int, state: RequestState, eos_token_id: int) -> None:
+    """A newcomer's sampling parameters."""
+    host["sampling_reals"][slot] = slot_state.real_row(state.request.sampling)
+    host["sampling_wholes"][slot] = slot_state.whole_row(state, eos_token_id)
+
+
+def write_history(host: HostBuffers, slot: int, state: RequestState) -> None:
+    """A newcomer's ids so far."""
+    history = slot_state.history_of(state)
+    host["token_history"][slot, : len(history)] = history

@@ -6,13 +6,16 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from runner.commands import BufferSpec, MetadataLayout
+from runner.commands import BufferSpec, MetadataLayout, RowFlag
 from runner.config import RunnerConfig
 from runner.kernels import merge
 from runner.kernels.attention import PagedStep, StepGeometry
 from runner.kernels.kvcache import KVCache
 from runner.kernels.model import DeviceModel
+from runner.kernels.sample import SlotTables, sample, token_logprobs
+from runner.kernels.speculation import Expanded, accept, expand, propose
 from runner.models import ModelSpec
+from runner.slot_state import SamplerNeed
 
 Wire = tuple[str | int, ...]
 
@@ -79,12 +82,17 @@ class Program:
         self._safe_ids = torch.empty(0)
         self._looked_up = torch.empty(0)
         self._hidden = torch.empty(0)
+        self._logits = torch.empty(0)
+        self._tokens = torch.empty(0)
+        # Positions a slot's request has computed: the host may be guessing.
+        self._computed = torch.zeros(config.max_num_seqs, dtype=torch.int64, device=device)
         self._step: PagedStep | None = None
         self._metadata: _StepMetadata | None = None
         self._handlers: dict[str, Callable[..., None]] = {
             "upload": self._upload,
             "positions": self._positions,
             "route.ids": self._route_ids,
+            "route.drafts": self._route_drafts,
             "flags": self._flags,
             "place": self._place,
             "encode": self._encode,
@@ -94,6 +102,8 @@ class Program:
             "merge": self._merge,
             "forward": self._forward,
             "sample": self._sample,
+            "logprobs": self._logprobs,
+            "draft": self._draft,
             "download": self._download,
         }
 
@@ -112,6 +122,7 @@ class Program:
                 tensor.fill_(torch.nan)
             else:
                 tensor.fill_(_UNSET_ID if tensor.dtype != torch.uint8 else 0)
+        self._computed.fill_(_UNSET_ID)
         self._step = self._metadata = None
 
     def _join_table(self) -> torch.Tensor:
@@ -142,26 +153,33 @@ class Program:
         num_routed: int,
         num_placed: int,
         derives_flags: bool,
+        by_slot: bool,
+        num_drafted: int,
     ) -> None:
-        layout = MetadataLayout(num_rows, table_width, num_routed, num_placed, derives_flags)
-        metadata = _StepMetadata(layout, self._buffers[buffer], count)
+        layout = MetadataLayout(
+            num_rows, table_width, num_routed, num_placed, derives_flags, by_slot, num_drafted
+        )
+        metadata = _StepMetadata(layout, self._buffers[buffer], count, self._computed)
+        _check_range("position", metadata.positions, self._config.max_model_len)
         blocks = metadata.block_table[metadata.row_of_token, metadata.positions // self._config.block_size]
         _check_range("block id", metadata.block_table, self._config.num_blocks)
-        rope = (
-            self._buffers["rope_positions"][:count].T
-            if self._spec.rope == "mrope"
-            else metadata.positions[None]
-        )
         geometry = StepGeometry(
             starts=metadata.starts.tolist(),
             first=metadata.first.tolist(),
             ends=(metadata.first + metadata.starts.diff()).tolist(),
             block_table=metadata.block_table,
             slot_mapping=blocks * self._config.block_size + metadata.positions % self._config.block_size,
-            rope_positions=rope,
+            rope_positions=self._rope_positions(metadata, count),
         )
         self._metadata = metadata
         self._step = PagedStep(geometry, self._cache)
+
+    def _rope_positions(self, metadata: _StepMetadata, count: int) -> torch.Tensor:
+        """[axes, tokens]; the host's are moved back by what it took for computed and was not."""
+        if self._spec.rope != "mrope":
+            return metadata.positions[None]
+        given = self._buffers["rope_positions"][:count].T
+        return given - metadata.lag[metadata.row_of_token] if metadata.by_slot else given
 
     def _route_ids(self, kind: str, source: str, count: int) -> None:
         ids, sampled = self._buffers["input_ids"], self._buffers[source]
@@ -170,6 +188,12 @@ class Program:
         else:
             metadata = self._current_metadata()
             ids.index_copy_(0, metadata.route_target, sampled[metadata.route_source])
+
+    def _route_drafts(self, source: str, count: int) -> None:
+        metadata = self._current_metadata()
+        _check_range("draft", metadata.draft_source[:count], self._buffers[source].numel())
+        drafts = self._buffers[source].flatten()[metadata.draft_source].clamp(min=0)
+        self._buffers["input_ids"].index_copy_(0, metadata.draft_target, drafts)
 
     def _flags(self, kind: str, count: int) -> None:
         flags = self._buffers["is_token_ids"][:count]
@@ -256,10 +280,74 @@ class Program:
         else:
             self._hidden = self._model.forward(self._step, inputs_embeds=given)
 
-    def _sample(self, buffer: str, count: int) -> None:
-        last = self._current_metadata().starts[1:] - 1
-        logits = self._model.logits(self._hidden[last])
-        self._buffers[buffer][:count].copy_(logits.argmax(dim=-1))
+    def _sample(self, buffer: str, count: int, num_logits: int, needs: int, accepted: str) -> None:
+        metadata = self._current_metadata()
+        if not metadata.by_slot:
+            self._logits = self._model.logits(self._hidden[metadata.starts[1:] - 1])
+            self._tokens = self._logits.argmax(dim=-1)
+            self._buffers[buffer][:count].copy_(self._tokens)
+            return
+        expanded = expand(metadata.starts, metadata.num_drafts, num_logits)
+        self._logits = self._model.logits(self._hidden[expanded.offset])
+        self._remember_drafts(expanded)
+        self._tokens = self._choose(expanded, needs)
+        ids, max_drafts = self._buffers["input_ids"], self._config.num_speculative_tokens
+        kept = accept(self._tokens, ids, expanded, count, max_drafts)
+        num_kept = (kept >= 0).sum(dim=1)
+        self._remember(kept, num_kept)
+        self._buffers[buffer][:count].copy_(kept.gather(1, num_kept[:, None] - 1)[:, 0])
+        if accepted:
+            self._buffers[accepted][:count].copy_(kept)
+
+    def _choose(self, expanded: Expanded, needs: int) -> torch.Tensor:
+        """[num_logits] the token of each sampled position, by its slot's parameters."""
+        if not needs:
+            return self._logits.argmax(dim=-1)
+        metadata = self._current_metadata()
+        tables = SlotTables(
+            self._buffers["sampling_reals"], self._buffers["sampling_wholes"], self._buffers["token_history"]
+        )
+        positions = metadata.positions[expanded.offset] + 1
+        has_params = metadata.has_flag(RowFlag.HAS_PARAMS)[expanded.row]
+        slots = metadata.slots[expanded.row]
+        return sample(self._logits, slots, positions, has_params, tables, SamplerNeed(needs))
+
+    def _remember_drafts(self, expanded: Expanded) -> None:
+        """Drafts are ids before the positions behind them; a row's first id is in its history already."""
+        metadata, history = self._current_metadata(), self._buffers["token_history"]
+        slots, places = metadata.slots[expanded.row], metadata.positions[expanded.offset]
+        ids = self._buffers["input_ids"][expanded.offset]
+        history[slots, places] = torch.where(expanded.within > 0, ids, history[slots, places])
+
+    def _remember(self, kept: torch.Tensor, num_kept: torch.Tensor) -> None:
+        """Append what counts to the histories, and note how far each slot's request is computed."""
+        metadata, history = self._current_metadata(), self._buffers["token_history"]
+        slots = metadata.slots
+        samples = metadata.has_flag(RowFlag.SAMPLES)
+        first = metadata.first + metadata.starts.diff() - metadata.num_drafts  # of the first sampled token
+        places = first[:, None] + torch.arange(kept.shape[1], device=kept.device)
+        counts = samples[:, None] & (kept >= 0)
+        history[slots[:, None], places] = torch.where(
+            counts, kept.to(history.dtype), history[slots[:, None], places]
+        )
+        self._computed[slots] = torch.where(samples, first + num_kept - 1, self._computed[slots])
+
+    def _logprobs(self, values: str, ids: str, count: int) -> None:
+        given = token_logprobs(self._logits, self._tokens, self._buffers[ids].shape[1] - 1)
+        self._buffers[values][:count].copy_(given[0])
+        self._buffers[ids][:count].copy_(given[1])
+
+    def _draft(self, buffer: str, count: int) -> None:
+        slots, config = self._current_metadata().slots, self._config
+        history, lengths = self._buffers["token_history"][slots], self._computed[slots] + 1
+        drafts = propose(
+            history,
+            lengths,
+            config.num_speculative_tokens,
+            config.prompt_lookup_min,
+            config.prompt_lookup_max,
+        )
+        self._buffers[buffer][:count].copy_(drafts)
 
     def _download(self, buffer: str, count: int) -> None:
         source = _rows(self._buffers[buffer], 0, count)
@@ -274,17 +362,47 @@ class Program:
 class _StepMetadata:
     """A step's small integers on the device, as int64, and what follows from them for every token."""
 
-    def __init__(self, layout: MetadataLayout, packed: torch.Tensor, count: int) -> None:
+    def __init__(
+        self, layout: MetadataLayout, packed: torch.Tensor, count: int, computed: torch.Tensor
+    ) -> None:
+        """`computed` [slots]: what the device knows, for rows of which the host does not."""
         rows = layout.num_rows
         table = packed[layout.block_table : layout.route_target]
         self._layout = layout
         self._packed = packed
         self.starts = packed[: rows + 1].long()
         self.first = packed[layout.num_computed : layout.slots].long()
+        if layout.by_slot:
+            self.slots = packed[layout.slots : layout.block_table].long()
+            planned = self.first
+            self.first = torch.where(self.has_flag(RowFlag.ON_DEVICE), computed[self.slots], planned)
+            self.lag = planned - self.first
         self.block_table = table.view(rows, layout.table_width).long()
         self.row_of_token = torch.repeat_interleave(self.starts.diff(), output_size=count)
         offsets = torch.arange(count, device=packed.device)
         self.positions = offsets - self.starts[self.row_of_token] + self.first[self.row_of_token]
+
+    @property
+    def by_slot(self) -> bool:
+        return self._layout.by_slot
+
+    def has_flag(self, flag: RowFlag) -> torch.Tensor:
+        """[rows] bool"""
+        part = self._packed[self._layout.row_flags : self._layout.row_drafts]
+        return (part & int(flag)) != 0
+
+    @property
+    def num_drafts(self) -> torch.Tensor:
+        """[rows]"""
+        return self._packed[self._layout.row_drafts : self._layout.draft_target].long()
+
+    @property
+    def draft_target(self) -> torch.Tensor:
+        return self._packed[self._layout.draft_target : self._layout.draft_source].long()
+
+    @property
+    def draft_source(self) -> torch.Tensor:
+        return self._packed[self._layout.draft_source : self._layout.size].long()
 
     @property
     def derives_flags(self) -> bool:
@@ -315,7 +433,7 @@ class _StepMetadata:
     @property
     def has_mask(self) -> torch.Tensor:
         """[tokens] bool"""
-        return self._packed[self._layout.has_mask : self._layout.size][self.row_of_token] == 1
+        return self._packed[self._layout.has_mask : self._layout.row_flags][self.row_of_token] == 1
 
     def arena_rows(self, num_resident_rows: int) -> torch.Tensor:
         """[tokens] the arena row of each position; of no meaning where its row has none there."""

@@ -53,7 +53,7 @@ def test_the_buffers_hold_a_step_of_the_largest_size() -> None:
     assert table["pixels"].shape == (config.max_images_per_step, 112, 112, 3)
     assert table["pixels"].dtype == "uint8"
     assert table[ring("sampled_ids", 0)].shape == (3,)
-    assert table[ring("step_metadata", 1)].shape == (MetadataLayout(3, 7, 3, 40, True).size,)
+    assert table[ring("step_metadata", 1)].shape == (MetadataLayout(3, 7, 3, 40, True, True, 0).size,)
 
 
 def test_a_text_model_has_no_pixels() -> None:

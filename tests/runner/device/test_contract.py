@@ -74,7 +74,7 @@ def step_commands(device: Device, ids: Sequence[int], blocks: Sequence[int]) -> 
         Record(UPLOADS_DONE),
         Positions("step_metadata.0", len(ids), *layout),
         Forward(len(ids), "input_ids"),
-        Sample("sampled_ids.0", 1),
+        Sample("sampled_ids.0", 1, 1),
         Download("sampled_ids.0", 1),
     ]
 

@@ -197,7 +197,7 @@ def test_commands_other_than_copies_count_no_bytes(vl: Bench) -> None:
         Splice("looked_up", 0, 0, 0, 2),
         Merge("copy", 2),
         Forward(2, "inputs_embeds"),
-        Sample("sampled_ids.0", 1),
+        Sample("sampled_ids.0", 1, 1),
     )
     counted = vl.take_copies()
     assert (counted.uploads, counted.download_bytes) == ({}, 0)
@@ -335,11 +335,11 @@ def test_a_prompt_and_the_decode_after_it_give_the_greedy_tokens(name: str) -> N
     ids = text(TINY_QWEN3, 10, seed=1)
     bench.load_ids(*ids)
     bench.run(bench.load_metadata([(0, 10, [5, 0, 9])]), *embed_and_forward(bench, name, 10))
-    bench.run(Sample("sampled_ids.0", 1))
+    bench.run(Sample("sampled_ids.0", 1, 1))
     first = bench.device("sampled_ids.0")[0]
     bench.load_ids(first)
     bench.run(bench.load_metadata([(10, 1, [5, 0, 9])]), *embed_and_forward(bench, name, 1))
-    bench.run(Sample("sampled_ids.1", 1))
+    bench.run(Sample("sampled_ids.1", 1, 1))
     assert [first, bench.device("sampled_ids.1")[0]] == greedy(name, ids, 2)
 
 
@@ -350,7 +350,7 @@ def test_each_row_is_sampled_at_its_own_last_position(name: str) -> None:
     prompts = [text(TINY_QWEN3, length, seed=length) for length in (7, 1, 10)]
     bench.load_ids(*(token for ids in prompts for token in ids))
     positions = bench.load_metadata([(0, 7, [1, 8]), (0, 1, [2]), (0, 10, [11, 3, 4])])
-    bench.run(positions, *embed_and_forward(bench, name, 18), Sample("sampled_ids.1", 3))
+    bench.run(positions, *embed_and_forward(bench, name, 18), Sample("sampled_ids.1", 3, 3))
     assert bench.device("sampled_ids.1") == [*(greedy(name, ids, 1)[0] for ids in prompts), -1]
     assert bench.device("sampled_ids.0") == [-1] * 4
 
@@ -367,7 +367,7 @@ def test_an_image_changes_what_is_sampled_as_it_does_in_the_reference(vl: Bench)
         Splice("looked_up", 0, 0, 4, 16),
         Merge("copy", len(ids)),
     )
-    vl.run(Forward(len(ids), "inputs_embeds"), Sample("sampled_ids.0", 1))
+    vl.run(Forward(len(ids), "inputs_embeds"), Sample("sampled_ids.0", 1, 1))
     with torch.inference_mode():
         wanted = reference_of("vl").greedy([Prompt(ids, (image(4),))], 1)[0]
     assert vl.device("sampled_ids.0")[:1] == wanted
@@ -389,7 +389,7 @@ def test_a_reset_leaves_nothing_of_an_earlier_step(vl: Bench) -> None:
         Merge("copy", 2),
         Forward(2, "inputs_embeds"),
     )
-    vl.run(Sample("sampled_ids.0", 1))
+    vl.run(Sample("sampled_ids.0", 1, 1))
     vl.program.reset()
     for buffer in ("input_ids", METADATA, "sampled_ids.0"):
         assert set(vl.device(buffer)) == {-1}
