@@ -41,11 +41,20 @@ def _check_length(request: Request, config: RunnerConfig) -> None:
 
 def _check_ids(request: Request, model: ModelSpec) -> None:
     for position, token_id in enumerate(request.prompt.token_ids):
-        if not 0 <= token_id < model.vocab_size:
-            raise RequestError(
-                f"request {request.request_id}: token id {token_id} at position {position} is outside "
-                f"{model.name}'s vocabulary of {model.vocab_size}"
-            )
+        _check_id(request, model, token_id, f"at position {position}")
+    for token_id in request.sampling.stop_token_ids:
+        _check_id(request, model, token_id, "among stop_token_ids")
+    for word in request.sampling.bad_words:
+        for token_id in word:
+            _check_id(request, model, token_id, "in bad_words")
+
+
+def _check_id(request: Request, model: ModelSpec, token_id: int, where: str) -> None:
+    if not 0 <= token_id < model.vocab_size:
+        raise RequestError(
+            f"request {request.request_id}: token id {token_id} {where} is outside "
+            f"{model.name}'s vocabulary of {model.vocab_size}"
+        )
 
 
 def _check_embeds(
