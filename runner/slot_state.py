@@ -7,7 +7,7 @@ device itself appends what it samples to the history. Standard library only.
 
 from __future__ import annotations
 
-from enum import IntEnum
+from enum import IntEnum, IntFlag
 
 from runner.core import (
     MAX_BAD_WORD_LENGTH,
@@ -47,10 +47,37 @@ class Whole(IntEnum):
     SEED_HIGH = 4
 
 
+class SamplerNeed(IntFlag):
+    """The parts of the sampler that some row of a step needs. The empty one: all rows are greedy."""
+
+    MIN_TOKENS = 1
+    BAD_WORDS = 2
+    PENALTIES = 4
+    NOISE = 8
+    MIN_P = 16
+    TOP_K_TOP_P = 32
+    ALL = 63
+
+
 NUM_STOPS = MAX_STOP_TOKENS + 1  # and EOS
 STOPS_FIRST = len(Whole)
 BAD_WORDS_FIRST = STOPS_FIRST + NUM_STOPS
 WHOLE_WIDTH = BAD_WORDS_FIRST + MAX_BAD_WORDS * MAX_BAD_WORD_LENGTH
+
+
+def needs_of(sampling: SamplingParams) -> SamplerNeed:
+    """What one request needs; a step needs what any of its rows does (`|`)."""
+    penalties = (sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty)
+    is_random = sampling.temperature > 0
+    needed = {
+        SamplerNeed.MIN_TOKENS: sampling.min_tokens > 0,
+        SamplerNeed.BAD_WORDS: bool(sampling.bad_words),
+        SamplerNeed.PENALTIES: penalties != (1.0, 0.0, 0.0),
+        SamplerNeed.NOISE: is_random,
+        SamplerNeed.MIN_P: is_random and sampling.min_p > 0,
+        SamplerNeed.TOP_K_TOP_P: is_random and (sampling.top_k > 0 or sampling.top_p < 1),
+    }
+    return SamplerNeed(sum(need for need, is_needed in needed.items() if is_needed))
 
 
 def real_row(sampling: SamplingParams) -> list[float]:
