@@ -82,14 +82,17 @@ def judge_sampled(logits: torch.Tensor, output_ids: Sequence[int], reference: Sa
     """As `judge`, for a request with sampling parameters of its own.
 
     Right: the id has the highest score, after all processing and with the request's own noise. Tie: it
-    would have for some logits, each less than half of TIE_MARGIN standard deviations from these: that two
-    scores change places, or that a token at the edge of top-k, top-p or min-p is kept or not.
+    would have for some logits, each less than half of TIE_MARGIN standard deviations from these: where two
+    scores change places, or a token at the edge of top-k, top-p or min-p is kept or not.
     """
+    if not output_ids:
+        return Check()
     rows, margins = logits.double().numpy(), (TIE_MARGIN * logits.std(dim=1)).tolist()
+    are_numbers = logits.amax(dim=1).isfinite().tolist()
     right, tie = torch.zeros(2, len(output_ids), dtype=torch.bool)
     for index, token in enumerate(output_ids):
         before = output_ids[:index]
-        if 0 <= token < logits.shape[1]:
+        if are_numbers[index] and 0 <= token < logits.shape[1]:
             right[index] = reference.is_right(rows[index], before, token)
             tie[index] = not right[index] and reference.is_tie(rows[index], before, token, margins[index])
     return _check(right, tie, output_ids, lambda index: reference.token(rows[index], output_ids[:index]))

@@ -83,7 +83,8 @@ class _Reals:
 
 
 class SamplingReference:
-    """One request's rules. `logits` are always raw ones, float64 [vocabulary], `output` all ids before."""
+    """One request's rules. `logits` are always raw ones, float64 [vocabulary] with a finite maximum, and
+    `output` all output ids before."""
 
     def __init__(self, request: Request, eos_token_id: int) -> None:
         self._sampling = request.sampling
@@ -163,7 +164,7 @@ class SamplingReference:
 
     def _scaled(self, processed: Floats, top: float) -> Floats:
         """Differences to `top` first, which no temperature can take the noise from by rounding."""
-        scaled: Floats = (processed - top) / (self._reals.temperature or 1.0)
+        scaled: Floats = (processed - max(top, -_LARGEST)) / (self._reals.temperature or 1.0)
         return scaled
 
     def _weights(self, processed: Floats, top: float) -> Floats:
