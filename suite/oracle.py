@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -18,12 +18,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from transformers import DynamicCache
 
 from runner.core import Image, Prompt, Request, RunnerError
 from runner.models import ModelSpec, VisionSpec
 from runner.weights import build_model
 from suite.record import TokenVerdict
+from suite.sampling_reference import SamplingReference
 
 # In standard deviations of the logits. Float32 forwards of one request, alone or packed with
 # others, differ by about 1e-5 of them, so only logits closer than this are left to rounding.
@@ -73,18 +75,44 @@ def judge(logits: torch.Tensor, output_ids: Sequence[int]) -> Check:
     margin = logits.amax(dim=1) - chosen
     right = (margin == 0) & is_known
     tie = ~right & (margin < TIE_MARGIN * logits.std(dim=1)) & is_known
-    wrong = ~(right | tie)
-    first_wrong = _first(wrong)
+    return _check(right, tie, output_ids, lambda index: int(logits[index].argmax()))
+
+
+def judge_sampled(logits: torch.Tensor, output_ids: Sequence[int], reference: SamplingReference) -> Check:
+    """As `judge`, for a request with sampling parameters of its own.
+
+    Right: the id has the highest score, after all processing and with the request's own noise. Tie: it
+    would have for some logits, each less than half of TIE_MARGIN standard deviations from these: where two
+    scores change places, or a token at the edge of top-k, top-p or min-p is kept or not.
+    """
+    if not output_ids:
+        return Check()
+    rows, margins = logits.double().numpy(), (TIE_MARGIN * logits.std(dim=1)).tolist()
+    are_numbers = logits.amax(dim=1).isfinite().tolist()
+    right, tie = torch.zeros(2, len(output_ids), dtype=torch.bool)
+    for index, token in enumerate(output_ids):
+        before = output_ids[:index]
+        if are_numbers[index] and 0 <= token < logits.shape[1]:
+            right[index] = reference.is_right(rows[index], before, token)
+            tie[index] = not right[index] and reference.is_tie(rows[index], before, token, margins[index])
+    return _check(right, tie, output_ids, lambda index: reference.token(rows[index], output_ids[:index]))
+
+
+def _check(
+    right: torch.Tensor, tie: torch.Tensor, output_ids: Sequence[int], expected: Callable[[int], int]
+) -> Check:
+    """What is neither right nor a tie is wrong; `expected` gives the reference's id at an index."""
+    first_wrong = _first(~(right | tie))
     shown_from = max(0, (first_wrong or 0) - _SHOWN_BEFORE)
     shown_to = shown_from if first_wrong is None else first_wrong + _SHOWN_AFTER
     return Check(
         num_right=int(right.sum()),
-        num_wrong=int(wrong.sum()),
+        num_wrong=int((~(right | tie)).sum()),
         num_ties=int(tie.sum()),
         first_wrong=first_wrong,
         first_tie=_first(tie),
         shown_from=shown_from,
-        expected=tuple(logits[shown_from:shown_to].argmax(dim=1).tolist()),
+        expected=tuple(expected(index) for index in range(shown_from, min(shown_to, len(output_ids)))),
         produced=tuple(output_ids[shown_from:shown_to]),
     )
 
@@ -280,13 +308,38 @@ class Oracle:
             self._reference = _load(_Preset(repr(model), model))
 
     def check(self, request: Request, output_ids: Sequence[int]) -> Check:
-        """Judge a request's output; the same output of the same content is judged once."""
+        """Judge a request's output; the same output of the same content is judged once.
+
+        Sampling parameters are part of the content unless they are plain (greedy and nothing else).
+        """
         prompt, output = request.prompt, tuple(output_ids)
+        sampling = None if request.sampling.is_plain else request.sampling
         images = tuple(image.key for image in prompt.images)
-        content = (prompt.token_ids, images, prompt.embeds, output)
+        content = (prompt.token_ids, images, prompt.embeds, sampling, output)
         if content not in self._checks:
-            self._checks[content] = judge(self.logits(prompt, output), output)
+            logits = self.logits(prompt, output)
+            if sampling is None:
+                self._checks[content] = judge(logits, output)
+            else:
+                self._checks[content] = judge_sampled(logits, output, self._sampling_of(request))
         return self._checks[content]
+
+    def probabilities(self, request: Request, output_ids: Sequence[int]) -> NDArray[np.float64]:
+        """What each token is sampled with at each output position, given the ids before it, after all
+        processing: (outputs, vocabulary)."""
+        rows = self.logits(request.prompt, output_ids).double().numpy()
+        reference = self._sampling_of(request)
+        found = [reference.probabilities(row, output_ids[:index]) for index, row in enumerate(rows)]
+        return np.stack(found) if found else rows
+
+    def logprobs(self, request: Request, output_ids: Sequence[int]) -> NDArray[np.float64]:
+        """Log-probabilities by the model's own logits, before any processing: (outputs, vocabulary)."""
+        logits = self.logits(request.prompt, output_ids).double()
+        found: NDArray[np.float64] = logits.log_softmax(dim=1).numpy()
+        return found
+
+    def _sampling_of(self, request: Request) -> SamplingReference:
+        return SamplingReference(request, self._reference.spec.eos_token_id)
 
     def logits(self, prompt: Prompt, output_ids: Sequence[int]) -> torch.Tensor:
         """Float32 logits for each output token, given all before it: (outputs, vocabulary)."""

@@ -96,7 +96,7 @@ LAYERS = (
     ),
     Layer(
         "kernels",
-        under("runner/kernels", "attention encoder kvcache merge model program sample noise speculation"),
+        under("runner/kernels", "attention encoder kvcache merge model noise program sample speculation"),
         libraries=("torch", "transformers"),
         own=(
             *("runner.core", "runner.models", "runner.config", "runner.commands", "runner.slot_state"),
@@ -156,9 +156,9 @@ LAYERS = (
     ),
     Layer(
         "oracle",
-        ("suite/oracle.py",),
+        under("suite", "oracle reported_logprobs sampling_reference"),
         libraries=("numpy", "torch", "transformers"),
-        own=("runner.core", "runner.models", "runner.weights", "suite.record"),
+        own=("runner.core", "runner.models", "runner.weights", "suite.record", "suite.sampling_reference"),
         never=(
             *("runner.kernels", "runner.device", "runner.engine", "runner.executor"),
             *("runner.inputs", "runner.scheduler", "runner.blocks"),

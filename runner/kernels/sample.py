@@ -42,8 +42,8 @@ class SlotTables(NamedTuple):
     history: torch.Tensor
 
 
-class _Row(NamedTuple):
-    """The slot's values for each row: reals [rows, 1] by column, wholes and history [rows, width]."""
+class Rows(NamedTuple):
+    """The slot's values of some rows: reals [rows, 1] by column, wholes and history [rows, width]."""
 
     reals: dict[Real, torch.Tensor]
     wholes: torch.Tensor
@@ -76,15 +76,20 @@ def sample(
     """
     if not needs:
         return logits.argmax(dim=-1)
-    rows = max(1, _CHUNK_ELEMENTS // logits.shape[1])
-    parts = zip(*(part.split(rows) for part in (logits, slots, positions, has_params)), strict=True)
-    return torch.cat([_sample_rows(part[0], _rows_of(*part[1:], tables), needs) for part in parts])
+    num_rows, vocab = logits.shape
+    per_chunk = max(1, _CHUNK_ELEMENTS // vocab)
+    tokens = torch.empty(num_rows, dtype=torch.int64, device=logits.device)
+    for first in range(0, num_rows, per_chunk):
+        chunk = slice(first, first + per_chunk)
+        rows = rows_of(slots[chunk], positions[chunk], has_params[chunk], tables)
+        tokens[chunk] = scores(logits[chunk], rows, needs).argmax(dim=-1)
+    return tokens
 
 
 def token_logprobs(
     logits: torch.Tensor, tokens: torch.Tensor, width: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probabilities [rows, 1 + width] float32 and ids [rows, 1 + width] int32 of raw logits [rows, vocab].
+    """Log-probabilities float32 and ids int32, both [rows, 1 + width], of raw logits [rows, vocab].
 
     Column 0 is about the sampled `tokens` [rows] int64: the log-probability and, among the ids, the rank: one
     more than there are likelier tokens. Then the `width` likeliest tokens, best first.
@@ -97,72 +102,74 @@ def token_logprobs(
     return values, torch.cat([rank, best.indices], dim=1).to(torch.int32)
 
 
-def _rows_of(
+def rows_of(
     slots: torch.Tensor, positions: torch.Tensor, has_params: torch.Tensor, tables: SlotTables
-) -> _Row:
+) -> Rows:
+    """The values of each row's slot, neutral ones where it has none."""
     has = has_params[:, None]
     held = tables.reals[slots].clamp(max=_MAX_FLOAT)
     reals = {column: torch.where(has, held[:, column, None], _NEUTRAL[column]) for column in Real}
     # -1 stands for no id, no word, no cut (`top_k`) and no length that were still to be reached.
     wholes = torch.where(has, tables.wholes[slots], NO_ID)
-    return _Row(reals, wholes, tables.history[slots], torch.where(has_params, positions, 0)[:, None])
+    return Rows(reals, wholes, tables.history[slots], torch.where(has_params, positions, 0)[:, None])
 
 
-def _sample_rows(logits: torch.Tensor, row: _Row, needs: SamplerNeed) -> torch.Tensor:
+def scores(logits: torch.Tensor, rows: Rows, needs: SamplerNeed) -> torch.Tensor:
+    """What a row's token is the maximum of: float32 [rows, vocab]; -inf cannot be sampled."""
     logits = logits.to(torch.float32)
     if needs & SamplerNeed.MIN_TOKENS:
-        logits = ban_stops(logits, row)
+        logits = ban_stops(logits, rows)
     if needs & SamplerNeed.BAD_WORDS:
-        logits = ban_words(logits, row)
+        logits = ban_words(logits, rows)
     if needs & SamplerNeed.PENALTIES:
-        logits = penalise(logits, row)
+        logits = penalise(logits, rows)
     if not needs & SamplerNeed.NOISE:
-        return logits.argmax(dim=-1)
-    temperature = row.reals[Real.TEMPERATURE]
+        return logits
+    temperature = rows.reals[Real.TEMPERATURE]
     is_random = temperature > 0
     scaled = scale(logits, torch.where(is_random, temperature, 1.0))
     if needs & SamplerNeed.MIN_P:
-        scaled = scaled.masked_fill(scaled < _log_min_p(row), -math.inf)
+        scaled = scaled.masked_fill(scaled < _log_min_p(rows), -math.inf)
     if needs & SamplerNeed.TOP_K_TOP_P:
-        scaled = truncate(scaled, row.whole(Whole.TOP_K), row.reals[Real.TOP_P])
-    scaled += gumbel(uniform_bits(_seeds(row), row.positions[:, 0], logits.shape[1]))
-    return torch.where(is_random, scaled, logits).argmax(dim=-1)
+        scaled = truncate(scaled, rows.whole(Whole.TOP_K), rows.reals[Real.TOP_P])
+    scaled += gumbel(uniform_bits(_seeds(rows), rows.positions[:, 0], logits.shape[1]))
+    return torch.where(is_random, scaled, logits)
 
 
-def ban_stops(logits: torch.Tensor, row: _Row) -> torch.Tensor:
+def ban_stops(logits: torch.Tensor, rows: Rows) -> torch.Tensor:
     """No stop token while a request is shorter than it must become."""
-    stops = row.wholes[:, STOPS_FIRST:BAD_WORDS_FIRST]
-    is_short = row.positions < row.whole(Whole.MIN_LENGTH)
+    stops = rows.wholes[:, STOPS_FIRST:BAD_WORDS_FIRST]
+    is_short = rows.positions < rows.whole(Whole.MIN_LENGTH)
     return logits.masked_fill(_marked(stops, is_short.expand_as(stops), logits.shape[1]), -math.inf)
 
 
-def ban_words(logits: torch.Tensor, row: _Row) -> torch.Tensor:
+def ban_words(logits: torch.Tensor, rows: Rows) -> torch.Tensor:
     """No last id of a word whose other ids are the newest of the output; ids of the prompt do not count."""
-    words = row.wholes[:, BAD_WORDS_FIRST:].unflatten(1, (MAX_BAD_WORDS, MAX_BAD_WORD_LENGTH))
+    words = rows.wholes[:, BAD_WORDS_FIRST:].view(-1, MAX_BAD_WORDS, MAX_BAD_WORD_LENGTH)
     prefixes, last = words[:, :, :-1], words[:, :, -1]
     back = torch.arange(MAX_BAD_WORD_LENGTH - 1, 0, -1, device=words.device)
-    places = row.positions - back
-    newest = row.history.gather(1, places.clamp(0, row.history.shape[1] - 1))
-    is_output = places >= row.whole(Whole.NUM_PROMPT)
+    places = rows.positions - back
+    newest = rows.history.gather(1, places.clamp(0, rows.history.shape[1] - 1))
+    is_output = places >= rows.whole(Whole.NUM_PROMPT)
     matches = (prefixes == NO_ID) | ((prefixes == newest[:, None]) & is_output[:, None])
     return logits.masked_fill(_marked(last, matches.all(dim=2), logits.shape[1]), -math.inf)
 
 
-def penalise(logits: torch.Tensor, row: _Row) -> torch.Tensor:
+def penalise(logits: torch.Tensor, rows: Rows) -> torch.Tensor:
     """Repetition over ids of prompt and output; frequency and presence over those of the output.
 
     Takes int32 and bool [rows, vocab + 1] beside the logits, and int64 [rows, max_model_len].
     """
     vocab = logits.shape[1]
-    places = torch.arange(row.history.shape[1], device=logits.device)
-    is_before = places < row.positions
-    is_output = is_before & (places >= row.whole(Whole.NUM_PROMPT))
-    counts = _counts(row.history, is_output, vocab)
-    repetition = row.reals[Real.REPETITION].clamp(min=_MIN_POSITIVE)
+    places = torch.arange(rows.history.shape[1], device=logits.device)
+    is_before = places < rows.positions
+    is_output = is_before & (places >= rows.whole(Whole.NUM_PROMPT))
+    counts = _counts(rows.history, is_output, vocab)
+    repetition = rows.reals[Real.REPETITION].clamp(min=_MIN_POSITIVE)
     repeated = torch.where(logits > 0, logits / repetition, logits * repetition).clamp_(max=_MAX_FLOAT)
-    logits = torch.where(_marked(row.history, is_before, vocab), repeated, logits)
-    logits = logits - row.reals[Real.FREQUENCY] * counts
-    return logits - row.reals[Real.PRESENCE] * (counts > 0)
+    logits = torch.where(_marked(rows.history, is_before, vocab), repeated, logits)
+    logits = logits - rows.reals[Real.FREQUENCY] * counts
+    return logits - rows.reals[Real.PRESENCE] * (counts > 0)
 
 
 def scale(logits: torch.Tensor, temperature: torch.Tensor) -> torch.Tensor:
@@ -191,18 +198,21 @@ def truncate(scaled: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor) -> 
 
 
 def _weights(scaled: torch.Tensor) -> torch.Tensor:
-    """Probabilities as int64, in units of 2**-40 of the largest: their sum is exact in any order."""
-    return scaled.to(torch.float64).exp_().mul_(2.0**_WEIGHT_BITS).round_().to(torch.int64)
+    """Probabilities as int64, in units of 2**-40 of the largest: their sum is exact in any order.
+
+    By way of float64, as the noise is: vector and scalar code give the same float32.
+    """
+    return scaled.to(torch.float64).exp_().to(torch.float32).mul_(2.0**_WEIGHT_BITS).to(torch.int64)
 
 
-def _log_min_p(row: _Row) -> torch.Tensor:
+def _log_min_p(rows: Rows) -> torch.Tensor:
     """[rows, 1]; in float64, then rounded, so that a row's place in the batch does not matter."""
-    return row.reals[Real.MIN_P].to(torch.float64).log().to(torch.float32)
+    return rows.reals[Real.MIN_P].to(torch.float64).log().to(torch.float32)
 
 
-def _seeds(row: _Row) -> torch.Tensor:
+def _seeds(rows: Rows) -> torch.Tensor:
     """[rows] int64 of their two halves."""
-    low, high = row.wholes[:, Whole.SEED_LOW].long(), row.wholes[:, Whole.SEED_HIGH].long()
+    low, high = rows.wholes[:, Whole.SEED_LOW].long(), rows.wholes[:, Whole.SEED_HIGH].long()
     return (high << 32) | (low & 0xFFFFFFFF)
 
 

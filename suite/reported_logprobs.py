@@ -1,0 +1,53 @@
+"""Whether reported log-probabilities are those of the reference (numpy)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.core import TokenLogprobs
+
+MARGIN = 1e-4  # natural logarithm; float32 forwards differ by less
+
+Floats = NDArray[np.float64]
+
+
+def first_fault(
+    log_probs: Floats, output_ids: Sequence[int], reported: Sequence[TokenLogprobs], width: int
+) -> str | None:
+    """What is wrong first, or None. `log_probs` (outputs, vocabulary) are the reference's.
+
+    Where two of them are nearer than MARGIN either may be reported as the likelier.
+    """
+    if not len(log_probs) == len(output_ids) == len(reported):
+        return f"{len(output_ids)} output tokens, {len(reported)} reports"
+    for index, (row, token, report) in enumerate(zip(log_probs, output_ids, reported, strict=True)):
+        for fault in (*_faults_of_sampled(row, token, report), *_faults_of_top(row, report, width)):
+            return f"output token {index}: {fault}"
+    return None
+
+
+def _faults_of_sampled(row: Floats, token: int, report: TokenLogprobs) -> Iterator[str]:
+    own = row[token]
+    if not abs(report.logprob - own) <= MARGIN:
+        yield f"log-probability {report.logprob:.6f} of id {token}, expected {own:.6f}"
+    least = 1 + int((row > own + MARGIN).sum())
+    most = int((row >= own - MARGIN).sum())  # itself counted
+    if not least <= report.rank <= most:
+        yield f"rank {report.rank} of id {token}, expected {least} to {most}"
+
+
+def _faults_of_top(row: Floats, report: TokenLogprobs, width: int) -> Iterator[str]:
+    ids, values = [token for token, _ in report.top], [value for _, value in report.top]
+    if len(set(ids)) != width or len(ids) != width or not all(0 <= token < len(row) for token in ids):
+        yield f"the {width} likeliest ids are reported as {ids}"
+        return
+    if values != sorted(values, reverse=True):
+        yield f"the likeliest are not in order: {values}"
+    for value, token in zip(values, ids, strict=True):
+        if not abs(value - row[token]) <= MARGIN:
+            yield f"log-probability {value:.6f} of id {token}, expected {row[token]:.6f}"
+    if width and row[ids].min() < np.sort(row)[-width] - MARGIN:
+        yield f"ids {ids} are not the {width} likeliest"
