@@ -27,8 +27,9 @@ class InputBatch:
     positions; block_table [max_num_seqs, max_blocks_per_seq] int32; first, count, slots, num_blocks,
     rope_offset [max_num_seqs]; in_flight [max_num_seqs] bool: the row's last id of this step is known to
     the device only; has_mask: its supplied rows come with a mask; samples: its sampled tokens of this step
-    count; num_drafts: so many of its last ids are guesses; needs: what it asks of the sampler; is_plain:
-    it is greedy and asks nothing. supplied, rope: a row's supplied rows and M-RoPE prompt positions, or None.
+    count; num_drafts: so many of its last ids are guesses; is_guess: `first` is one, because it takes drafts
+    in flight for right; needs: what it asks of the sampler; is_plain: it is greedy and asks nothing.
+    supplied, rope: a row's supplied rows and M-RoPE prompt positions, or None.
 
     A row given to a prompt of embeddings only keeps the ids of its last owner, as in vLLM's V1 runner,
     unless `clears_supplied_ids`, as in its V2 runner.
@@ -48,6 +49,7 @@ class InputBatch:
         self.has_mask = np.zeros(rows, np.bool_)
         self.samples = np.zeros(rows, np.bool_)
         self.num_drafts = np.zeros(rows, np.int32)
+        self.is_guess = np.zeros(rows, np.bool_)
         self.needs = np.zeros(rows, np.int32)
         self.is_plain = np.ones(rows, np.bool_)
         self.supplied: list[NDArray[np.float32] | None] = [None] * rows
@@ -55,6 +57,7 @@ class InputBatch:
         self.request_ids: list[str] = []
         self.row_of: dict[str, int] = {}
         self._model = model
+        self._speculates = config.num_speculative_tokens > 0
         self._clears_supplied_ids = clears_supplied_ids
         self._num_known = [0] * rows
         self._admission = [0] * rows  # preemptions a row's request had when it was added
@@ -177,6 +180,7 @@ class InputBatch:
         self.num_drafts[row] = entry.num_drafts
         end = entry.first + entry.num_tokens
         self.in_flight[row] = end - entry.num_drafts > total
+        self.is_guess[row] = self._speculates and self.in_flight[row]
         if self.in_flight[row]:
             self.token_ids[row, total:end] = IN_FLIGHT_ID
         elif entry.num_drafts:

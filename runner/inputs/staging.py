@@ -154,7 +154,7 @@ def _row_flags(batch: InputBatch) -> NDArray[np.int32]:
     rows = batch.num_rows
     flags = batch.samples[:rows] * np.int32(RowFlag.SAMPLES)
     flags |= ~batch.is_plain[:rows] * np.int32(RowFlag.HAS_PARAMS)
-    flags |= batch.in_flight[:rows] * np.int32(RowFlag.ON_DEVICE)
+    flags |= batch.is_guess[:rows] * np.int32(RowFlag.ON_DEVICE)
     return flags
 
 
