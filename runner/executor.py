@@ -74,6 +74,7 @@ class InFlight:
             copies=report.copies,
             bytes=report.bytes,
             download_bytes=report.download_bytes,
+            hash_ns=phases.get("hash", 0),
         )
 
 

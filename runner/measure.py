@@ -47,11 +47,13 @@ class StepRecord:
     copies: Mapping[str, int]
     bytes: Mapping[str, int]
     download_bytes: int
+    hash_ns: int = 0  # prompts hashed for the prefix cache since the last step
 
     @property
     def host_ns(self) -> int:
         return (
-            self.schedule_ns
+            self.hash_ns
+            + self.schedule_ns
             + self.update_batch_ns
             + self.compile_ns
             + self.launch_ns
