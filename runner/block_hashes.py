@@ -50,6 +50,7 @@ class BlockHashes:
 
     def extend(self, num_tokens: int) -> None:
         """Hash the blocks that are full with the request's first `num_tokens` tokens, all of known value."""
+        assert num_tokens <= self.state.num_tokens, f"{self.state.request_id}: a token in flight has no hash"
         size = self._block_size
         for first in range(len(self.hashes) * size, num_tokens - size + 1, size):
             digest = hashlib.sha256(self.hashes[-1] if self.hashes else _ROOT)
