@@ -18,7 +18,7 @@ def admit(
     _check_ids(request, model)
     if request.prompt.embeds is not None:
         _check_embeds(request, request.prompt.embeds, model, config, prompt_embeds)
-    return RequestState(request=request, spans=_image_spans(request, model))
+    return RequestState(request=request, spans=_image_spans(request, model, config))
 
 
 def _check_length(request: Request, config: RunnerConfig) -> None:
@@ -82,6 +82,11 @@ def _check_embeds(
             f"request {name}: {num_ids} token ids beside {embeds.num_rows} supplied rows; "
             f"a spliced prompt has one of each at every position"
         )
+    if embeds.dtype != "float32":
+        raise RequestError(
+            f"request {name}: supplied rows are {embeds.dtype}; this runner takes float32, so cast them when "
+            f"the request is made"
+        )
     if embeds.num_rows > config.num_resident_rows:
         raise RequestError(
             f"request {name}: {embeds.num_rows} supplied rows, the arena holds "
@@ -89,7 +94,7 @@ def _check_embeds(
         )
 
 
-def _image_spans(request: Request, model: ModelSpec) -> tuple[ImageSpan, ...]:
+def _image_spans(request: Request, model: ModelSpec, config: RunnerConfig) -> tuple[ImageSpan, ...]:
     """Runs of placeholders, cut into one span an image; both counts are named when they disagree."""
     images = request.prompt.images
     if model.vision is None:
@@ -100,6 +105,7 @@ def _image_spans(request: Request, model: ModelSpec) -> tuple[ImageSpan, ...]:
         return ()
     vision = model.vision
     _check_shapes(request, vision)
+    _check_encoder_budget(request, vision, config)
     positions = [
         position
         for position, token_id in enumerate(request.prompt.token_ids)
@@ -134,6 +140,15 @@ def _check_shapes(request: Request, vision: VisionSpec) -> None:
                 f"request {request.request_id}: image {index} has shape {image.shape}, the model takes "
                 f"{vision.image_shape}"
             )
+
+
+def _check_encoder_budget(request: Request, vision: VisionSpec, config: RunnerConfig) -> None:
+    budget = config.max_encoder_tokens_per_step
+    if request.prompt.images and vision.rows_per_image > budget:
+        raise RequestError(
+            f"request {request.request_id}: an image takes {vision.rows_per_image} encoder tokens, but "
+            f"runner.max_encoder_tokens_per_step is {budget} and an image is encoded in one step; raise it"
+        )
 
 
 def _is_supplied(request: Request, position: int) -> bool:

@@ -57,6 +57,7 @@ class Engine:
         self._model = model
         self._config = config
         self._arm = arm
+        self._unrecorded_hash_ns = 0
         self._executor = Executor(model, config, arm, device, is_async)
 
     def run(self, arrivals: Arrivals) -> None:
@@ -90,9 +91,21 @@ class Engine:
 
     def _launch(self) -> InFlight | None:
         clock = StepClock()
+        self._hash(clock)
         with clock.phase("schedule"):
             plan = self.scheduler.plan()
-        return None if plan is None else self._executor.launch(plan, self.requests, clock)
+        if plan is None:
+            return None
+        self._unrecorded_hash_ns = 0
+        return self._executor.launch(plan, self.requests, clock)
+
+    def _hash(self, clock: StepClock) -> None:
+        """Hash newcomers' prompts; where no plan comes of it, the next step's record has the time."""
+        if self._config.prefix_caching:
+            clock.phase_ns["hash"] = self._unrecorded_hash_ns
+            with clock.phase("hash"):
+                self.scheduler.hash_waiting()
+            self._unrecorded_hash_ns = clock.phase_ns["hash"]
 
     def _rest(self, arrivals: Arrivals) -> bool:
         """Nothing runs: sleep until the next arrival; False when none is left."""

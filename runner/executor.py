@@ -123,6 +123,7 @@ class InFlight:
             download_bytes=report.download_bytes,
             num_draft_tokens=drafts,
             num_accepted_tokens=sum(len(tokens) - 1 for tokens in result.sampled.values()),
+            hash_ns=phases.get("hash", 0),
         )
 
 

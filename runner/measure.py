@@ -49,11 +49,13 @@ class StepRecord:
     download_bytes: int
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
+    hash_ns: int = 0  # prompts hashed for the prefix cache since the last step
 
     @property
     def host_ns(self) -> int:
         return (
-            self.schedule_ns
+            self.hash_ns
+            + self.schedule_ns
             + self.update_batch_ns
             + self.compile_ns
             + self.launch_ns

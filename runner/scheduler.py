@@ -25,9 +25,11 @@ from runner.core import (
     SpliceItem,
     StepPlan,
     StepResult,
+    SuppliedRows,
     TokenOutput,
 )
 from runner.encoder_slots import EncoderSlots, Holder
+from runner.prefix_cache import PrefixCache
 from runner.resident_rows import ResidentRows
 
 
@@ -43,6 +45,7 @@ class _Draft:
     admitted: list[SlotItem] = field(default_factory=list)
     scheduled: set[str] = field(default_factory=set)
     num_preempted: int = 0
+    num_encoder_rows: int = 0
 
 
 class Scheduler:
@@ -61,6 +64,7 @@ class Scheduler:
     ) -> None:
         self.requests: dict[str, RequestState] = {}
         self.blocks = BlockPool(config.num_blocks)
+        self.prefix_cache = PrefixCache(self.blocks, config.block_size, config.prefix_caching)
         self.encoder_slots = EncoderSlots(config.num_encoder_slots)
         self.resident_rows = ResidentRows(config.num_resident_rows)
         self._keeps_rows_resident = keeps_rows_resident
@@ -85,6 +89,11 @@ class Scheduler:
         assert state.request_id not in self.requests, f"request id {state.request_id} is used twice"
         self.requests[state.request_id] = state
         self._waiting.append(state)
+        self.prefix_cache.expect(state)
+
+    def hash_waiting(self) -> None:
+        """Hash the prompts that came since the last call; a plan would do it later, as part of itself."""
+        self.prefix_cache.hash_expected()
 
     def abort(self, request_id: str) -> None:
         """Drop a request wherever it is; a token of it still in flight will be ignored."""
@@ -167,6 +176,7 @@ class Scheduler:
     def check(self) -> None:
         """Assert that blocks, encoder slots and request slots are owned exactly once (tests, soak)."""
         self.blocks.check([state.block_ids for state in self._running])
+        self.prefix_cache.check(self._running)
         self.encoder_slots.check({state.request_id for state in self._running})
         firsts = (state.resident_first for state in self._running)
         self.resident_rows.check({first for first in firsts if first is not None})
@@ -188,25 +198,32 @@ class Scheduler:
             state = self._waiting[0]
             if state.num_in_flight > 0:
                 return  # preempted, and the step it was in is not retired yet
+            cached = self.prefix_cache.find(state)
+            state.num_computed = len(cached) * self._config.block_size
             count = min(self._num_to_compute(state), draft.budget)
-            if self._missing_blocks(state, count) > self.blocks.num_free:
+            if not (
+                self._has_blocks(state, cached, count)
+                and self._can_start(draft, state)
+                and self._make_resident(draft, state)
+            ):
+                state.num_computed = 0  # it goes on waiting and holds nothing
                 return
-            if not self._make_resident(draft, state):
-                return
+            self.prefix_cache.take(state, cached)
             self._extend_table(state, count)
             state.slot = self._free_slots.pop()
-            count = self._fit_images(draft, state, count)
-            if not count:
-                self._release_resources(state)  # its first image found no encoder slot
-                draft.residents = [item for item in draft.residents if item.request_id != state.request_id]
-                return
-            self._add_row(draft, state, count)
+            self._count_cached(state)
+            self._add_row(draft, state, self._fit_images(draft, state, count))
             draft.admitted.append(SlotItem(state.request_id, state.slot))
             self._waiting.popleft()
-            state.num_recomputed += state.num_lost
-            state.num_lost = 0
             state.status = RequestStatus.RUNNING
             self._running.append(state)
+
+    def _count_cached(self, state: RequestState) -> None:
+        """What the cache gives of lost positions is not computed again; what it gives beyond never was."""
+        given = state.num_computed
+        state.num_recomputed += max(0, state.num_lost - given)
+        state.num_cached += max(0, given - state.num_lost)
+        state.num_lost = 0
 
     def _add_row(self, draft: _Draft, state: RequestState, count: int, num_drafts: int = 0) -> None:
         """Plan `count` tokens, for which there are blocks and images, and `num_drafts` guessed ones."""
@@ -224,6 +241,7 @@ class Scheduler:
         state.num_computed += count
         state.num_in_flight += samples * (1 + num_drafts)
         state.num_steps_in_flight += samples
+        self.prefix_cache.register(state, min(state.num_computed, state.num_tokens))
 
     def _num_to_compute(self, state: RequestState) -> int:
         """Positions whose ids are there or on their way; drafts in flight are taken for right."""
@@ -254,6 +272,11 @@ class Scheduler:
     def _missing_blocks(self, state: RequestState, count: int) -> int:
         needed = -(-(state.num_computed + count) // self._config.block_size)
         return max(0, needed - len(state.block_ids))
+
+    def _has_blocks(self, state: RequestState, cached: list[int], count: int) -> bool:
+        """Whether a newcomer's `cached` blocks and those for `count` more tokens can be had together."""
+        missing = self._missing_blocks(state, count) - len(cached)
+        return missing + self.blocks.num_free_among(cached) <= self.blocks.num_free
 
     def _extend_table(self, state: RequestState, count: int) -> None:
         block_ids = self.blocks.allocate(self._missing_blocks(state, count))
@@ -292,7 +315,7 @@ class Scheduler:
     def _make_resident(self, draft: _Draft, state: RequestState) -> bool:
         """Give a newcomer's supplied rows a place in the arena; False when there is none yet."""
         embeds = state.request.prompt.embeds
-        if embeds is None or not self._keeps_rows_resident:
+        if embeds is None or not self._keeps_rows_resident or not _reads_supplied(state, embeds):
             return True
         first = self.resident_rows.allocate(embeds.num_rows)
         if first is None:
@@ -305,9 +328,10 @@ class Scheduler:
 
     def _can_start(self, draft: _Draft, state: RequestState) -> bool:
         """Whether the next position's image, if it lies in one, has a slot or can get one."""
-        may_encode = len(draft.encodes) < self._config.max_images_per_step
         return all(
-            self.encoder_slots.can_acquire(Holder(state.request_id, span.index), span.key, may_encode)
+            self.encoder_slots.can_acquire(
+                Holder(state.request_id, span.index), span.key, self._may_encode(draft, span)
+            )
             for span in state.spans
             if span.first <= state.num_computed < span.end
         )
@@ -326,13 +350,20 @@ class Scheduler:
         holder = Holder(state.request_id, span.index)
         if self.encoder_slots.slot_of(holder) is not None:
             return True
-        may_encode = len(draft.encodes) < self._config.max_images_per_step
-        acquired = self.encoder_slots.acquire(holder, span.key, may_encode)
+        acquired = self.encoder_slots.acquire(holder, span.key, self._may_encode(draft, span))
         if acquired is None:
             return False
         if acquired.must_encode:
             draft.encodes.append(EncodeItem(state.request_id, span.index, acquired.slot))
+            draft.num_encoder_rows += span.count
         return True
+
+    def _may_encode(self, draft: _Draft, span: ImageSpan) -> bool:
+        """Whether this step may encode one more image, as images and as rows are counted."""
+        return (
+            len(draft.encodes) < self._config.max_images_per_step
+            and draft.num_encoder_rows + span.count <= self._config.max_encoder_tokens_per_step
+        )
 
     def _splices(self, state: RequestState, first: int, count: int) -> Iterable[SpliceItem]:
         """The image rows inside positions [first, first + count), offsets relative to the chunk."""
@@ -375,12 +406,16 @@ class Scheduler:
     def _finish(self, state: RequestState, reason: FinishReason) -> None:
         state.status = RequestStatus.FINISHED
         state.finish_reason = reason
+        self.prefix_cache.forget(state)
 
     def _leave_running(self, state: RequestState) -> None:
         self._running.remove(state)
         self._release_resources(state)
 
     def _release_resources(self, state: RequestState) -> None:
+        # Not the last token: whether it was computed is not told by `num_computed` while steps are in flight.
+        self.prefix_cache.register(state, min(state.num_computed, state.num_tokens - 1))
+        self.prefix_cache.leave(state)
         self.blocks.release(state.block_ids)
         state.block_ids.clear()
         self.encoder_slots.release_request(state.request_id)
@@ -394,3 +429,10 @@ class Scheduler:
 
 def _is_prefill(state: RequestState) -> bool:
     return state.num_tokens + state.num_in_flight - state.num_computed > 1
+
+
+def _reads_supplied(state: RequestState, embeds: SuppliedRows) -> bool:
+    """Whether a supplied position is still to be computed."""
+    if embeds.mask is None:
+        return state.num_computed < embeds.num_rows
+    return 1 in embeds.mask[state.num_computed :]

@@ -53,7 +53,8 @@ def module_of(file: str) -> str:
 
 PLANNING_FILES = under(
     "runner",
-    "core models config blocks encoder_slots resident_rows admission scheduler commands measure slot_state",
+    "core models config block_hashes blocks prefix_cache encoder_slots resident_rows admission scheduler "
+    "commands measure slot_state",
 )
 PLANNING = modules(PLANNING_FILES)
 # What the suite may know of a runner: its nouns and settings, never how it plans or computes.

@@ -115,10 +115,16 @@ class InputBatch:
         self.has_mask[row] = prompt.embeds is not None and prompt.embeds.mask is not None
         if prompt.token_ids:
             self.token_ids[row, : len(prompt)] = prompt.token_ids
-        if prompt.embeds is not None:
+        if prompt.embeds is not None and self._reads_supplied(state):
             self._write_supplied(row, prompt.embeds)
         if self._model.rope == "mrope" and self._model.vision is not None:
             self.rope[row], self.rope_offset[row] = prompt_positions(state, self._model.vision)
+
+    def _reads_supplied(self, state: RequestState) -> bool:
+        """Whether supplied rows are still to be read: kept in the arena, they have a place unless the prefix
+        cache gave every supplied position.
+        """
+        return not self._clears_supplied_ids or state.resident_first is not None
 
     def _write_supplied(self, row: int, embeds: SuppliedRows) -> None:
         shape = (embeds.num_rows, embeds.hidden_size)
