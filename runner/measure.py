@@ -47,14 +47,15 @@ class StepRecord:
     copies: Mapping[str, int]
     bytes: Mapping[str, int]
     download_bytes: int
+    hash_ns: int = 0  # prompts hashed for the prefix cache since the last step
     num_draft_tokens: int = 0  # guesses among its tokens
     num_accepted_tokens: int = 0  # of them, those that were right
-    hash_ns: int = 0  # hashing prompts for the prefix cache
 
     @property
     def host_ns(self) -> int:
         return (
-            self.schedule_ns
+            self.hash_ns
+            + self.schedule_ns
             + self.update_batch_ns
             + self.compile_ns
             + self.launch_ns
