@@ -47,9 +47,9 @@ class StepRecord:
     copies: Mapping[str, int]
     bytes: Mapping[str, int]
     download_bytes: int
-    num_draft_tokens: int = 0
-    num_accepted_tokens: int = 0
     hash_ns: int = 0  # prompts hashed for the prefix cache since the last step
+    num_draft_tokens: int = 0  # guesses among its tokens
+    num_accepted_tokens: int = 0  # of them, those that were right
 
     @property
     def host_ns(self) -> int:

@@ -11,13 +11,17 @@ from types import MappingProxyType
 
 from runner.measure import StepRecord
 from suite.metrics import is_completed, step_wall_ms
-from suite.record import RequestRecord, RunRecord, Status
+from suite.record import Metric, RequestRecord, RunRecord, Status
 
 MIN_ROUNDS = 2
 """One measured round shows no spread at all."""
 
 SEND_SLACK_MS = 20.0
 """A request may be handed over this much later than the longest step, which it had to wait for."""
+
+
+MAX_UNASKED_HIT_RATE = 1.0
+"""Percent of prompt positions that prompts drawn at random may find in the prefix cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,11 @@ _RULES = (
         "let at least one request complete",
     ),
     Rule(
+        "logprobs-wrong",
+        "a log-probability is not the model's own (negative controls excepted)",
+        "find the cause with `check` on the same scenario: the tokens may be right and the logits not",
+    ),
+    Rule(
         "requests-failed",
         "a request got no or not all of its tokens",
         "mend the requests the report lists, or the limits they exceed",
@@ -70,7 +79,8 @@ _RULES = (
     ),
     Rule(
         "tokens-conserved",
-        "positions computed by steps = prompts + outputs + recomputed + wasted, over all requests",
+        "positions computed by steps = prompts + outputs - cached + recomputed + wasted + rejected drafts, "
+        "over all requests",
         "a fault of the program: please report it with the run folder",
     ),
     Rule(
@@ -110,11 +120,23 @@ def check_run(
         return [_finding("run-failed", run, message)]
     return [
         *_tokens(run),
+        *_logprobs(run),
         *_requests_failed(run, requests),
         *_requests_conserved(run, requests),
         *_tokens_conserved(run, requests, steps),
         *_off_schedule(run, requests, steps),
     ]
+
+
+def cache_warnings(metrics: Mapping[str, Metric], shares_by_design: bool) -> tuple[str, ...]:
+    """What to beware of where prompts that were not meant to share hit the prefix cache."""
+    rate = metrics["prefix_cache_hit_rate"].value
+    if shares_by_design or rate is None or rate <= MAX_UNASKED_HIT_RATE:
+        return ()
+    return (
+        f"the prefix cache gave {rate:.1f} % of prompt positions, though traffic.shared_prefix is not set: "
+        "repeated prompts make this run faster than distinct ones would",
+    )
 
 
 def _finding(rule: str, run: RunRecord, message: str) -> Finding:
@@ -131,6 +153,19 @@ def _tokens(run: RunRecord) -> Iterable[Finding]:
         first = f"; the first: request {where[0]}, output token {where[1]}" if where else ""
         message = f"{tokens.num_wrong} of {tokens.num_checked} output tokens are wrong{first}"
         yield _finding("tokens-wrong", run, message)
+
+
+def _logprobs(run: RunRecord) -> Iterable[Finding]:
+    found = run.logprobs
+    if found is not None and found.num_wrong and not run.is_control:
+        where = found.first_wrong
+        first = f"; the first: request {where[0]}, output token {where[1]}" if where else ""
+        error = "missing or no number" if found.max_error is None else f"off by up to {found.max_error:.2g}"
+        message = (
+            f"the log-probabilities of {found.num_wrong} of {found.num_checked} output tokens are wrong, "
+            f"{error}{first}"
+        )
+        yield _finding("logprobs-wrong", run, message)
 
 
 def _requests_failed(run: RunRecord, requests: Sequence[RequestRecord]) -> Iterable[Finding]:
@@ -156,16 +191,22 @@ def _tokens_conserved(
     """Not defined where a request was dropped half-way: how much of it was computed is unknown."""
     if any(not is_completed(r) and r.first_scheduled_ns is not None for r in requests):
         return
-    # The last output token ends its request: it is sampled, and never computed as a position.
-    by_requests = sum(
-        r.num_prompt_tokens + r.num_output_tokens - 1 + r.num_recomputed_tokens + r.num_wasted_tokens
-        for r in requests
-        if is_completed(r)
-    )
+    by_requests = sum(num_computed(request) for request in requests if is_completed(request))
     by_steps = sum(step.num_tokens for step in steps)
     if by_steps != by_requests:
         message = f"the steps computed {by_steps} positions, the requests account for {by_requests}"
         yield _finding("tokens-conserved", run, message)
+
+
+def num_computed(request: RequestRecord) -> int:
+    """Positions that steps computed for a completed request, by its own account.
+
+    The last output token ends its request: it is sampled, and never computed as a position. An accepted
+    draft is an output token; a rejected one was computed for nothing.
+    """
+    needed = request.num_prompt_tokens - request.num_cached_tokens + request.num_output_tokens - 1
+    rejected = request.num_drafted_tokens - request.num_accepted_tokens
+    return needed + request.num_recomputed_tokens + request.num_wasted_tokens + rejected
 
 
 def _off_schedule(

@@ -2,7 +2,7 @@
 
 A device pass is billed for the ids, flags and rows it reads and writes, each time it does, as if nothing
 stayed in a cache; arithmetic over a step's few integers of metadata is billed as launches only. What the
-model itself computes (Encode, Forward, Sample) is left to the model.
+model itself computes (the vision tower, the forward, sampling, drafting) is left to the model.
 """
 
 from __future__ import annotations
@@ -15,12 +15,9 @@ from runner.commands import (
     BufferSpec,
     Command,
     Download,
-    Encode,
-    Forward,
     MetadataLayout,
     Positions,
     Record,
-    Sample,
     Upload,
     Wait,
     row_bytes,
@@ -50,7 +47,11 @@ class PassCost:
     launches: int
 
 
+MODEL_OPERATIONS = frozenset({"encode", "forward", "logprobs", "sample", "draft"})
+"""What the model itself computes."""
+
 _DERIVED = "fused, derived"
+_DRAFTS = "route.drafts"
 
 # Key: operation and kind. A flag is a byte, an id 4 bytes, an index 8.
 PASSES: Mapping[tuple[str, str], PassCost] = MappingProxyType(
@@ -58,6 +59,7 @@ PASSES: Mapping[tuple[str, str], PassCost] = MappingProxyType(
         # id read, id written
         ("route.ids", "slice"): PassCost(8, 0, 1),
         ("route.ids", "scatter"): PassCost(8, 0, 4),
+        (_DRAFTS, "scatter"): PassCost(8, 0, 4),
         # flag written; derived: mask read too
         ("flags", "fill"): PassCost(1, 0, 1),
         ("flags", "derived"): PassCost(2, 0, 13),
@@ -106,7 +108,7 @@ def _cost(
 ) -> CommandCost:
     if isinstance(command, (Record, Wait)):
         return CommandCost()
-    if isinstance(command, (Encode, Forward, Sample)):
+    if command.operation in MODEL_OPERATIONS:
         return CommandCost(device_bytes=None, launches=None)
     if isinstance(command, (Upload, Download)):
         return _copy_cost(command, row_bytes(buffers[command.buffer]))
@@ -123,6 +125,8 @@ def _cost(
 def pass_of(command: Command, is_derived: bool) -> tuple[tuple[str, str], int]:
     """The key in PASSES of a pass, and its count. `is_derived`: its step derives flags on the device."""
     operation, *rest = command.to_wire()
+    if operation == _DRAFTS:  # its first field is a buffer: there is one kind
+        return (_DRAFTS, "scatter"), int(rest[-1])
     kind, count = str(rest[0]), int(rest[-1])
     if kind == "fused" and is_derived:
         kind = _DERIVED

@@ -17,7 +17,14 @@ from suite.errors import SuiteError
 from suite.experiment import EXIT_FINE, Experiment, Stop, exit_code
 from suite.metrics import DEFINITIONS
 from suite.plan import Options, Plan, find_files, for_check, load_scenarios, make_plan
-from suite.progress import make_console, make_progress, make_progress_console, print_results, tokens_text
+from suite.progress import (
+    logprobs_text,
+    make_console,
+    make_progress,
+    make_progress_console,
+    print_results,
+    tokens_text,
+)
 from suite.publish import Published, publish
 from suite.record import RunRecord
 from suite.scenario import expand as expand_cases
@@ -250,11 +257,13 @@ def _check_line(arm: ArmSummary) -> str:
     where = f"; the first wrong one: request {first[0]}, output token {first[1]}" if first else ""
     return (
         f"{name}, {arm.arm}: {control}{tokens.num_right} right, {tokens.num_wrong} wrong, "
-        f"{tokens.num_ties} ties of {tokens.num_checked} tokens{orders}{where}{failed}"
+        f"{tokens.num_ties} ties of {tokens.num_checked} tokens{orders}{where}"
+        f"{'' if arm.control else logprobs_text(arm.logprobs)}{failed}"
     )
 
 
 def _check_document(record: RunRecord) -> dict[str, object]:
     keys = {"scenario", "case_id", "case_label", "arm", "rotation", "is_control", "predicts_wrong"}
-    keys |= {"scheduling", "scheduling_reason", "status", "tokens", "failure", "notes"}
+    keys |= {"scheduling", "scheduling_reason", "status", "tokens", "logprobs", "failure"}
+    keys |= {"notes"}
     return record.model_dump(mode="json", include=keys)

@@ -16,6 +16,7 @@ from runner.models import ModelSpec
 from suite.embeds_demand import with_embeds
 from suite.errors import KeyedError, SuiteError
 from suite.need import Demand, Need, exact_share, image_positions, scaled, seeded
+from suite.prefix_demand import with_prefixes
 from suite.traces.base import Trace, TraceRow
 from suite.traces.reading import read_trace
 from suite.traffic import Constant, TraceReplay, Traffic
@@ -27,9 +28,25 @@ def plan_demand(traffic: Traffic, model: ModelSpec, runner: RunnerConfig, seed: 
         demand = _Replay(traffic, traffic.arrivals, model, runner, seed).demand()
     else:
         demand = _synthetic(traffic, model, runner, seed)
-    needs, notes = with_embeds(demand.needs, traffic, model, runner, seed)
+    needs, embeds_notes = with_embeds(demand.needs, traffic, model, runner, seed)
     _check_files(needs, runner)
-    return Demand(needs, (*demand.notes, *notes))
+    needs, prefix_notes = with_prefixes(needs, traffic, seed)
+    _check_min_tokens(needs, traffic)
+    notes = (*demand.notes, *embeds_notes, *prefix_notes, *traffic.sampling.notes())
+    return Demand(needs, notes)
+
+
+def _check_min_tokens(needs: Sequence[Need], traffic: Traffic) -> None:
+    """No request may be asked for more tokens than it may have, whatever this seed draws."""
+    least = min(need.output_tokens for need in needs)
+    mend = "raise traffic.arrivals.length_scale"
+    if traffic.output_tokens is not None:
+        least, mend = traffic.output_tokens.smallest, "raise traffic.output_tokens"
+    if traffic.sampling.min_tokens > least:
+        raise KeyedError(
+            "traffic.sampling.min_tokens",
+            f"the shortest output asked for has {least} tokens: lower it, or {mend}",
+        )
 
 
 def _check_files(needs: Sequence[Need], runner: RunnerConfig) -> None:

@@ -244,7 +244,7 @@ def _failure(cause: WorkerGone | Interrupted) -> Failure:
 
 
 def exit_code(records: Sequence[RunRecord], is_interrupted: bool) -> int:
-    """The command's exit code: 1 where a run failed or a right arm has wrong tokens."""
+    """The command's exit code: 1 where a run failed or a right arm has wrong tokens or log-probabilities."""
     if is_interrupted:
         return EXIT_INTERRUPTED
     return EXIT_WRONG if any(map(_is_bad, records)) else EXIT_FINE
@@ -254,4 +254,5 @@ def _is_bad(record: RunRecord) -> bool:
     if record.status is Status.FAILED:
         return True
     has_wrong_tokens = record.tokens is not None and record.tokens.num_wrong > 0
-    return has_wrong_tokens and not record.is_control
+    has_wrong_logprobs = record.logprobs is not None and record.logprobs.num_wrong > 0
+    return (has_wrong_tokens or has_wrong_logprobs) and not record.is_control

@@ -1,7 +1,7 @@
 """What an arm does in a step of a scenario, read from its command lists: nothing is computed or timed.
 
 The runner's host half serves the scenario's own requests over a device that keeps the commands it is given.
-No torch: rows are zeros here, and every sampled token is the same, so no request ends early.
+No torch: rows are zeros here, and every sampled token is the same one, which ends no request.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from runner.measure import StepRecord
 from suite.arms import choices_text, why_not
 from suite.command_costs import CommandCost, step_costs
 from suite.errors import SuiteError
+from suite.sampling import lasting_token
 from suite.scenario import Case
 from suite.workload import build_workload, materialise
 
@@ -168,7 +169,10 @@ def _run(case: Case, arm: Arm, arrivals: type[_AllAtOnce]) -> tuple[Engine, tupl
     config = replace(case.runner_config, host_work_us=0)
     kept: dict[int, tuple[Command, ...]] = {}
     device = NullDevice(
-        case.model_spec, config, lambda step_id, commands: kept.update({step_id: tuple(commands)})
+        case.model_spec,
+        config,
+        lambda step_id, commands: kept.update({step_id: tuple(commands)}),
+        token_id=lasting_token(case.scenario.traffic.sampling, case.model_spec),
     )
     engine = Engine(case.model_spec, config, device, arm)
     engine.run(arrivals(_requests(case, arm)))

@@ -14,6 +14,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from runner.config import RunnerConfig
 from runner.core import FinishReason
 from runner.measure import StepRecord
 from suite.record import Metric, RequestRecord
@@ -27,9 +28,17 @@ STEP_KINDS = ("prefill", "decode", "mixed")
 NONE_COMPLETED = "no request completed"
 ONE_TOKEN = "one output token"
 AT_ONCE = "all output tokens came at the same time"
+CACHING_OFF = "prefix caching is off"
+SPECULATION_OFF = "speculation is off"
 
 _COMPLETED = frozenset(
-    reason.value for reason in (FinishReason.MAX_TOKENS, FinishReason.EOS, FinishReason.MODEL_LENGTH)
+    reason.value
+    for reason in (
+        FinishReason.MAX_TOKENS,
+        FinishReason.EOS,
+        FinishReason.STOP,
+        FinishReason.MODEL_LENGTH,
+    )
 )
 
 
@@ -98,7 +107,8 @@ _SAMPLES: Mapping[str, str] = MappingProxyType(
         "tpot_ms": "time per output token of a completed request: (last token - first token) / "
         "(actual output tokens - 1); undefined for one output token",
         "itl_ms": "inter-token latency: the gap between two consecutive output tokens, pooled over "
-        "all completed requests, so that one long stall is seen",
+        "all completed requests, so that one long stall is seen; tokens of one step (accepted drafts) "
+        "share its time: the gaps between them are 0, and the whole wait is in the gap before them",
         "e2e_ms": "end-to-end latency of a completed request, from its scheduled arrival to the "
         "moment the host held its last output token",
         "queue_delay_ms": "time from a request's scheduled arrival to the launch of the first step "
@@ -188,6 +198,38 @@ _COUNTS = (
 )
 
 
+# Undefined where what they are about is off.
+_CACHE = (
+    Definition("cached_tokens", "tokens", "higher", "prompt positions the prefix cache gave, all requests"),
+    Definition(
+        "prefix_cache_hit_rate",
+        "%",
+        "higher",
+        "prompt positions the prefix cache gave / prompt positions of all admitted requests (those of which "
+        "a step computed something); repeats of one prompt raise it as well as shared beginnings do",
+    ),
+    Definition(
+        "hash_ms",
+        "ms",
+        "lower",
+        "the host's time for hashing prompts, supplied rows and images for the prefix cache, all steps",
+    ),
+)
+_SPECULATION = (
+    Definition(
+        "drafted_tokens", "tokens", "neither", "draft tokens computed to be verified, all requests and steps"
+    ),
+    Definition("accepted_tokens", "tokens", "higher", "draft tokens that were the model's own choice"),
+    Definition("acceptance_rate", "%", "higher", "accepted / drafted tokens"),
+    Definition(
+        "tokens_per_step",
+        "tokens",
+        "higher",
+        "tokens a request gets from a decode step: 1 + accepted tokens / its rows in decode steps",
+    ),
+)
+
+
 def _sample_definitions() -> Iterable[Definition]:
     for sample, statistics in _SAMPLE_STATISTICS.items():
         for statistic in statistics:
@@ -207,7 +249,14 @@ def _step_definitions() -> Iterable[Definition]:
 DEFINITIONS: Mapping[str, Definition] = MappingProxyType(
     {
         definition.name: definition
-        for definition in (*_THROUGHPUT, *_sample_definitions(), *_step_definitions(), *_COUNTS)
+        for definition in (
+            *_THROUGHPUT,
+            *_sample_definitions(),
+            *_step_definitions(),
+            *_COUNTS,
+            *_CACHE,
+            *_SPECULATION,
+        )
     }
 )
 
@@ -265,14 +314,23 @@ def _tpot_ms(gaps: Values, undefined: dict[str, str]) -> float | None:
 
 
 def run_metrics(
-    requests: Sequence[RequestRecord], steps: Sequence[StepRecord], duration_s: float
+    requests: Sequence[RequestRecord],
+    steps: Sequence[StepRecord],
+    duration_s: float,
+    config: RunnerConfig | None = None,
 ) -> dict[str, Metric]:
-    """Every metric of DEFINITIONS for one run, defined or None with a reason."""
+    """Every metric of DEFINITIONS for one run, defined or None with a reason.
+
+    `config` says what was switched on; None: the runner's defaults.
+    """
+    config = config or RunnerConfig()
     found = [
         *_throughput(requests, duration_s),
         *_request_latencies(requests),
         *_step_times(requests, steps),
         *_counts(requests, steps),
+        *_cache(requests, steps, config.prefix_caching),
+        *_speculation(requests, steps, config.num_speculative_tokens > 0),
     ]
     return {metric.name: metric for metric in found}
 
@@ -392,3 +450,43 @@ def _counts(requests: Sequence[RequestRecord], steps: Sequence[StepRecord]) -> I
     for definition in _COUNTS:
         amount, num_samples = amounts[definition.name]
         yield definition.of(float(amount), num_samples)
+
+
+def _cache(requests: Sequence[RequestRecord], steps: Sequence[StepRecord], is_on: bool) -> Iterable[Metric]:
+    if not is_on:
+        return [definition.undefined(CACHING_OFF) for definition in _CACHE]
+    admitted = [request for request in requests if request.first_scheduled_ns is not None]
+    cached = sum(request.num_cached_tokens for request in admitted)
+    prompt = sum(request.num_prompt_tokens for request in admitted)
+    hash_ms = sum(step.hash_ns for step in steps) / NS_PER_MS
+    tokens, rate, hashing = _CACHE
+    return [
+        tokens.of(float(cached), len(admitted)),
+        _percent(rate, cached, prompt, len(admitted), "no request was admitted"),
+        hashing.of(hash_ms, len(steps)),
+    ]
+
+
+def _speculation(
+    requests: Sequence[RequestRecord], steps: Sequence[StepRecord], is_on: bool
+) -> Iterable[Metric]:
+    if not is_on:
+        return [definition.undefined(SPECULATION_OFF) for definition in _SPECULATION]
+    num_drafted = sum(request.num_drafted_tokens for request in requests)
+    num_accepted = sum(request.num_accepted_tokens for request in requests)
+    num_rows = sum(step.num_decode_rows for step in steps)
+    accepted_in_steps = sum(step.num_accepted_tokens for step in steps)
+    drafted, accepted, rate, per_step = _SPECULATION
+    return [
+        drafted.of(float(num_drafted), len(requests)),
+        accepted.of(float(num_accepted), len(requests)),
+        _percent(rate, num_accepted, num_drafted, num_drafted, "no token was drafted"),
+        per_step.of(1 + accepted_in_steps / num_rows, num_rows)
+        if num_rows
+        else per_step.undefined("no decode step"),
+    ]
+
+
+def _percent(definition: Definition, part: int, whole: int, num_samples: int, reason: str) -> Metric:
+    """`part` of `whole` in percent; undefined for `reason` where there is no whole."""
+    return definition.of(100 * part / whole, num_samples) if whole else definition.undefined(reason)

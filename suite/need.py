@@ -6,7 +6,7 @@ import hashlib
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -16,12 +16,24 @@ from suite.embeds_file import FileRows
 EmbedsKind = Literal["pure", "spliced"]
 
 
+class SharedPrefix(NamedTuple):
+    """How a request begins: with the first `num_tokens` of the `group_tokens` text ids of its group.
+
+    `has_shared_images`: its images are its group's too, and stand right behind that text.
+    """
+
+    group: int
+    group_tokens: int
+    num_tokens: int
+    has_shared_images: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Need:
     """One request to come: `text_tokens` text ids, images, and how many tokens to generate.
 
     `embeds`: its prompt comes as embeddings, all of it or some positions; `rows`: those of a file, which
-    are the whole prompt.
+    are the whole prompt. `prefix`: the part of its text that it shares with others.
     """
 
     arrival_s: float
@@ -30,6 +42,7 @@ class Need:
     output_tokens: int
     embeds: EmbedsKind | None = None
     rows: FileRows | None = None
+    prefix: SharedPrefix | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +55,16 @@ class Demand:
 
 def seeded(seed: int, purpose: str, index: int = 0) -> np.random.Generator:
     """A generator of its own for each purpose and index, the same in every process."""
-    digest = hashlib.sha256(f"stepcost:{seed}:{purpose}:{index}".encode()).digest()
-    return np.random.Generator(np.random.PCG64(int.from_bytes(digest[:16], "little")))
+    return np.random.Generator(np.random.PCG64(int.from_bytes(_digest(seed, purpose, index)[:16], "little")))
+
+
+def derived_seed(seed: int, purpose: str, index: int = 0) -> int:
+    """A seed of its own for each purpose and index, from 0 to 2**63 - 1, the same in every process."""
+    return int.from_bytes(_digest(seed, purpose, index)[:8], "little") >> 1
+
+
+def _digest(seed: int, purpose: str, index: int) -> bytes:
+    return hashlib.sha256(f"stepcost:{seed}:{purpose}:{index}".encode()).digest()
 
 
 def image_positions(model: ModelSpec) -> int:

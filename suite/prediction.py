@@ -11,6 +11,7 @@ from runner.core import Request
 from runner.device.null import NullDevice
 from runner.engine import Engine
 from runner.inputs.arms import Arm
+from suite.sampling import lasting_token
 from suite.scenario import Case
 
 
@@ -18,13 +19,16 @@ def predicts_wrong(case: Case, arm: Arm, requests: Sequence[Request]) -> bool:
     """Whether a control changes a row that the model is given, all requests being there at the start.
 
     Read from the command lists of the runner's host half and the flags it uploads: nothing is computed.
-    Holds where no request ends early, by EOS. A merge changes a row where a flag left by an earlier step
-    calls it supplied; without a merge every supplied row is lost.
+    Holds where no request ends early, by EOS or a stop token. A merge changes a row where a flag left by an
+    earlier step calls it supplied; without a merge every supplied row is lost.
     """
     assert arm.choices is not None and not arm.is_right, f"arm {arm.name} is no negative control"
     reader = _FlagReader(case.runner_config.max_num_batched_tokens)
     device = NullDevice(
-        case.model_spec, case.runner_config, lambda _, commands: reader.read(device, commands)
+        case.model_spec,
+        case.runner_config,
+        lambda _, commands: reader.read(device, commands),
+        token_id=lasting_token(case.scenario.traffic.sampling, case.model_spec),
     )
     engine = Engine(case.model_spec, case.runner_config, device, arm)
     engine.run(_AllAtOnce(requests))

@@ -20,10 +20,11 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
 
+from suite.metrics import CACHING_OFF, SPECULATION_OFF
 from suite.plan import Plan, PlannedCase, PlannedRun
 from suite.protocol import Progress
 from suite.publish import Published
-from suite.record import RunRecord, Status, TokenVerdict
+from suite.record import LogprobVerdict, RunRecord, Status, TokenVerdict
 from suite.report.wording import number
 from suite.summary import ArmSummary
 
@@ -35,6 +36,7 @@ _UNBOUNDED = 10_000
 WRONG_ARM, WRONG_TOKENS = "wrong arm", "wrong tokens"
 """Stand for the speed of a negative control and of an arm with wrong tokens: it is never judged."""
 
+_SHARES = (("cache hits", "prefix_cache_hit_rate"), ("drafts accepted", "acceptance_rate"))
 _LATENCIES = (("TTFT", "ttft_ms"), ("ITL", "itl_ms"), ("E2E", "e2e_ms"))
 
 
@@ -207,7 +209,8 @@ def outcome(record: RunRecord) -> str:
     throughput = record.metrics["output_throughput"].value
     speed = f"{number(throughput)} tok/s" if throughput is not None else "no throughput"
     tokens = control_text(record.tokens) if record.is_control else tokens_text(record.tokens)
-    return f"{speed}, {record.num_steps} steps, {record.duration_s:.2f} s, {tokens}"
+    logprobs = "" if record.is_control else logprobs_text(record.logprobs)
+    return f"{speed}, {record.num_steps} steps, {record.duration_s:.2f} s, {tokens}{logprobs}"
 
 
 def tokens_text(tokens: TokenVerdict | None) -> str:
@@ -218,6 +221,15 @@ def tokens_text(tokens: TokenVerdict | None) -> str:
     if tokens.num_wrong:
         return f"{tokens.num_wrong} of {tokens.num_checked} tokens WRONG{ties}"
     return f"{tokens.num_right} tokens right{ties}"
+
+
+def logprobs_text(found: LogprobVerdict | None) -> str:
+    """ ", log-probabilities right to 2e-06" where any were checked."""
+    if found is None:
+        return ""
+    if found.num_wrong:
+        return f", log-probabilities of {found.num_wrong} of {found.num_checked} tokens WRONG"
+    return f", log-probabilities right to {found.max_error or 0:.1g}"
 
 
 def control_text(tokens: TokenVerdict | None, verdict: str = "negative control") -> str:
@@ -253,8 +265,10 @@ def _print_arms(console: Console, arms: Sequence[ArmSummary]) -> None:
     """A table where it fits, else a block of lines for each arm."""
     header = ["case", "arm", "tokens", "output tok/s"]
     header += [f"{name} ms p50 / p99" for name, _ in _LATENCIES]
+    shares = [(word, metric) for word, metric in _SHARES if any(_is_on(arm, metric) for arm in arms)]
+    header += [f"{word} %" for word, _ in shares]
     header += ["steps", "valid"]
-    rows = [_cells(arm) for arm in arms]
+    rows = [_cells(arm, [metric for _, metric in shares]) for arm in arms]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption_justify="left")
     for index, name in enumerate(header):
         table.add_column(name, justify="left" if index < 3 else "right", no_wrap=True)
@@ -270,7 +284,13 @@ def _print_arms(console: Console, arms: Sequence[ArmSummary]) -> None:
         console.print()
 
 
-def _cells(arm: ArmSummary) -> list[str]:
+def _is_on(arm: ArmSummary, metric: str) -> bool:
+    """Whether what a metric is about was switched on."""
+    found = arm.metrics.get(metric)
+    return found is not None and found.reason not in (CACHING_OFF, SPECULATION_OFF)
+
+
+def _cells(arm: ArmSummary, shares: Sequence[str]) -> list[str]:
     name = arm.scenario if arm.case_label == arm.scenario else f"{arm.scenario} {arm.case_label}"
     latencies = [
         f"{_median(arm, f'median_{metric}')} / {_median(arm, f'p99_{metric}')}" for _, metric in _LATENCIES
@@ -289,6 +309,7 @@ def _cells(arm: ArmSummary) -> list[str]:
         tokens,
         throughput,
         *latencies,
+        *(_median(arm, metric) if _is_on(arm, metric) else "off" for metric in shares),
         _median(arm, "steps"),
         is_valid,
     ]

@@ -55,7 +55,11 @@ def publish(path: Path, is_interrupted: bool | None = None) -> Published:
         arms=arms,
         findings=tuple(findings),
         skipped=loaded.skipped,
-        warnings=(*(text for text in loaded.warnings if "summary" not in text), *gate_warnings(loaded.runs)),
+        warnings=(
+            *(text for text in loaded.warnings if "summary" not in text),
+            *gate_warnings(loaded.runs),
+            *run_warnings(loaded.runs),
+        ),
         is_interrupted=is_interrupted,
     )
 
@@ -68,3 +72,15 @@ def gate_warnings(runs: Sequence[RunRecord]) -> list[str]:
         if run.scheduling == "sync" and named_arm(run.arm).scheduling == "auto"
     ]
     return list(dict.fromkeys(texts))
+
+
+def run_warnings(runs: Sequence[RunRecord]) -> list[str]:
+    """What the measured runs of an arm warn of, each kind once: the first run's words stand for all."""
+    texts: dict[tuple[str, str, str, int], str] = {}
+    for run in runs:
+        case = "" if run.case_label == run.scenario else f" [{run.case_label}]"
+        for index, text in enumerate(() if run.is_warmup else run.warnings):
+            texts.setdefault(
+                (run.scenario, run.case_id, run.arm, index), f"arm {run.arm} of {run.scenario}{case}: {text}"
+            )
+    return list(texts.values())

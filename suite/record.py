@@ -53,6 +53,19 @@ class TokenVerdict(_Frozen):
         return self.num_wrong == 0 and self.num_checked > 0
 
 
+class LogprobVerdict(_Frozen):
+    """Log-probabilities of a run held against the oracle's. `num_checked` counts output tokens.
+
+    `max_error`: the largest absolute difference; None where none was given as a number. `first_wrong` names
+    a request and output index.
+    """
+
+    num_checked: int
+    num_wrong: int
+    max_error: float | None
+    first_wrong: tuple[str, int] | None = None
+
+
 class Failure(_Frozen):
     """Why a run or a request came to nothing: a kind, one sentence, and the tail of the traceback."""
 
@@ -81,8 +94,10 @@ class RunRecord(_Frozen):
     duration_s: float
     metrics: Mapping[str, Metric]
     tokens: TokenVerdict | None = None
+    logprobs: LogprobVerdict | None = None  # None: no request asked for any, or none was checked
     failure: Failure | None = None
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()  # what to beware of in its figures, though no rule is broken
     num_steps: int = 0
     num_requests: int = 0
     scheduling: Literal["sync", "async"] | None = None  # what the gate decided, and why
@@ -122,3 +137,7 @@ class RequestRecord:
     num_wasted_tokens: int = 0  # computed for nothing: the request had ended
     num_supplied_tokens: int = 0  # prompt positions whose row was supplied
     first_wrong: int | None = None  # index of the first wrong output token; None: none, or not checked
+    num_cached_tokens: int = 0  # prompt positions the prefix cache gave
+    num_drafted_tokens: int = 0  # draft tokens computed to be verified
+    num_accepted_tokens: int = 0  # of them, those that were right
+    logprobs: tuple[float, ...] | None = None  # of each output token; None: not asked for

@@ -19,12 +19,13 @@ from pydantic import Field, field_validator
 from ruamel.yaml import YAML
 
 from runner.config import RunnerConfig
-from runner.core import RunnerError, usable_cores
+from runner.core import MAX_LOGPROBS, RunnerError, usable_cores
 from runner.models import MODELS, ModelSpec, get_model
 from suite.arms import named_arm, twice, why_not
 from suite.demand import plan_demand
 from suite.errors import KeyedError, SuiteError
 from suite.need import Demand, image_positions
+from suite.sampling import check_token_ids
 from suite.scenario_source import (
     combinations,
     overridden,
@@ -68,9 +69,14 @@ class RunnerSection(StrictModel):
     num_blocks: Count = _DEFAULTS.num_blocks
     num_encoder_slots: Count = _DEFAULTS.num_encoder_slots
     max_images_per_step: Count = _DEFAULTS.max_images_per_step
+    max_encoder_tokens_per_step: Count = _DEFAULTS.max_encoder_tokens_per_step
     num_resident_rows: Count = _DEFAULTS.num_resident_rows
     num_threads: Annotated[int, Field(ge=1, le=1_024)] = _DEFAULTS.num_threads
     host_work_us: Annotated[int, Field(ge=0, le=10_000_000)] = _DEFAULTS.host_work_us
+    prefix_caching: bool = _DEFAULTS.prefix_caching
+    num_speculative_tokens: Annotated[int, Field(ge=0, le=256)] = _DEFAULTS.num_speculative_tokens
+    prompt_lookup_min: Annotated[int, Field(ge=1, le=256)] = _DEFAULTS.prompt_lookup_min
+    prompt_lookup_max: Annotated[int, Field(ge=1, le=256)] = _DEFAULTS.prompt_lookup_max
 
 
 class ScenarioKeys(StrictModel):
@@ -234,12 +240,23 @@ def _check_together(scenario: Scenario) -> None:
         config.check_model(model)
     except RunnerError as error:
         raise _keyed(error) from None
+    _check_encoder_budget(scenario, model)
     _check_memory(scenario, model)
+    check_token_ids(scenario.traffic.sampling, model)
     _check_last_arrival(scenario, plan_demand(scenario.traffic, model, config, scenario.seed))
     for name in scenario.arms:
         reason = why_not(named_arm(name), model, scenario.traffic)
         if reason is not None:
             raise KeyedError("arms", reason)
+
+
+def _check_encoder_budget(scenario: Scenario, model: ModelSpec) -> None:
+    rows = model.vision.rows_per_image if model.vision is not None else 0
+    if scenario.runner.max_encoder_tokens_per_step < rows:
+        raise KeyedError(
+            "runner.max_encoder_tokens_per_step",
+            f"one image of {model.name} has {rows} rows and could never be encoded: raise it",
+        )
 
 
 def _check_last_arrival(scenario: Scenario, demand: Demand) -> None:
@@ -259,7 +276,12 @@ def _check_memory(scenario: Scenario, model: ModelSpec) -> None:
     cache = sizes.num_blocks * sizes.block_size
     row_bytes = 2 * model.num_layers * model.num_kv_heads * model.head_dim * _FLOAT_BYTES
     image_rows = image_positions(model) if model.vision is not None else 0
+    sampled = 2 * (1 + sizes.num_speculative_tokens) * (2 + 2 * (1 + MAX_LOGPROBS))  # of two steps
     needed = {
+        "max_num_seqs": (
+            sizes.max_num_seqs * (sizes.max_model_len + sampled) * _FLOAT_BYTES,
+            "the ids and samples of each sequence",
+        ),
         "num_blocks": (cache * row_bytes, f"{cache:,} cached positions (with runner.block_size)"),
         "num_resident_rows": (sizes.num_resident_rows * hidden_bytes, "the rows kept"),
         "num_encoder_slots": (sizes.num_encoder_slots * image_rows * hidden_bytes, "the images kept"),

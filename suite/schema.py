@@ -218,6 +218,7 @@ _RULES: Mapping[str, Callable[[object, Mapping[str, Any]], str]] = {
     "mapping_type": lambda value, context: "it must be a mapping: write `key: value`",
     "dict_type": lambda value, context: "it must be a mapping: write `key: value`",
     "too_short": lambda value, context: f"it must have at least {context['min_length']} item",
+    "too_long": lambda value, context: f"it must have at most {context['max_length']} items",
     "string_too_short": lambda value, context: "it must not be empty",
     "string_too_long": lambda value, context: f"it must have at most {context['max_length']} characters",
     "literal_error": _literal_rule,

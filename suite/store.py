@@ -48,6 +48,7 @@ _STEP_BUFFERS = ("copies", "bytes")
 _STEP_DERIVED = ("host_ns", "device_ns")
 _REQUEST_TEXT = ("request_id", "kind", "finish_reason", "error")
 _REQUEST_LISTS = ("token_ns", "output_ids")
+_REQUEST_FLOATS = ("logprobs",)  # a list, or nothing
 _REQUEST_NULLABLE = (
     "first_scheduled_ns",
     "finished_ns",
@@ -60,7 +61,7 @@ _LATENCIES = ("ttft_ms", "tpot_ms", "e2e_ms", "queue_delay_ms", "send_delay_ms",
 _CONSTRUCTION_ERRORS = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, AssertionError)
 _UNDEFINED = "undefined"  # "tpot_ms: one output token"; empty where every latency is defined
 
-_MAY_BE_NULL = (*_REQUEST_NULLABLE, *_LATENCIES, "error", _UNDEFINED)
+_MAY_BE_NULL = (*_REQUEST_NULLABLE, *_REQUEST_FLOATS, *_LATENCIES, "error", _UNDEFINED)
 
 
 def safe_name(text: str) -> str:
@@ -245,6 +246,7 @@ def _request_schema() -> pa.Schema:
     types = {
         **dict.fromkeys(_REQUEST_TEXT, pa.string()),
         **dict.fromkeys(_REQUEST_LISTS, pa.list_(pa.int64())),
+        **dict.fromkeys(_REQUEST_FLOATS, pa.list_(pa.float64())),
         **dict.fromkeys(_LATENCIES, pa.float64()),
         _UNDEFINED: pa.string(),
     }
@@ -528,6 +530,8 @@ def _request_record(row: Mapping[Any, Any]) -> RequestRecord:
     values = {item.name: row[item.name] for item in fields(RequestRecord)}
     for name in _REQUEST_LISTS:
         values[name] = tuple(int(item) for item in values[name])
+    for name in _REQUEST_FLOATS:
+        values[name] = None if values[name] is None else tuple(float(item) for item in values[name])
     for name in (*_REQUEST_NULLABLE, "error"):
         values[name] = None if pd.isna(values[name]) else values[name]
     return RequestRecord(**values)

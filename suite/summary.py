@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 
 from suite.checks import Finding
 from suite.control import control_verdict
-from suite.record import Metric, RunRecord, Status, TokenVerdict
+from suite.record import LogprobVerdict, Metric, RunRecord, Status, TokenVerdict
 
 SUMMARY_SCHEMA_VERSION = 1
 
@@ -71,6 +71,7 @@ class ArmSummary:
     metrics: Mapping[str, MetricSummary]
     findings: tuple[Finding, ...]
     control: str | None = None
+    logprobs: LogprobVerdict | None = None
 
     @property
     def has_no_speed(self) -> bool:
@@ -111,6 +112,7 @@ def _summarise_arm(runs: Sequence[RunRecord], findings: Sequence[Finding]) -> Ar
         },
         findings=tuple(finding for finding in findings if finding.run_id in run_ids),
         control=control_verdict(runs),
+        logprobs=add_logprobs(run.logprobs for run in runs),
     )
 
 
@@ -145,6 +147,20 @@ def add_tokens(verdicts: Iterable[TokenVerdict | None]) -> TokenVerdict | None:
     )
 
 
+def add_logprobs(verdicts: Iterable[LogprobVerdict | None]) -> LogprobVerdict | None:
+    """The verdicts of several runs as one; None where no run was checked."""
+    checked = [verdict for verdict in verdicts if verdict is not None]
+    if not checked:
+        return None
+    errors = [verdict.max_error for verdict in checked if verdict.max_error is not None]
+    return LogprobVerdict(
+        num_checked=sum(verdict.num_checked for verdict in checked),
+        num_wrong=sum(verdict.num_wrong for verdict in checked),
+        max_error=max(errors, default=None),
+        first_wrong=next((v.first_wrong for v in checked if v.first_wrong is not None), None),
+    )
+
+
 def to_document(
     arms: Sequence[ArmSummary],
     findings: Sequence[Finding],
@@ -175,6 +191,7 @@ def _arm_document(arm: ArmSummary) -> dict[str, object]:
         "is_valid": arm.is_valid,
         "control": arm.control,
         "tokens": arm.tokens.model_dump(mode="json") if arm.tokens else None,
+        "logprobs": arm.logprobs.model_dump(mode="json") if arm.logprobs else None,
         "metrics": {
             name: {**asdict(metric), "num_rounds": metric.num_rounds} for name, metric in arm.metrics.items()
         },

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
 
+from suite.sampling import Sampling
 from suite.schema import (
     TAG_OPEN,
     AsTuple,
@@ -29,6 +30,10 @@ class Fixed(StrictModel):
     """Always the same number."""
 
     fixed: Count
+
+    @property
+    def smallest(self) -> int:
+        return self.fixed
 
     @property
     def largest(self) -> int:
@@ -56,6 +61,10 @@ class Uniform(StrictModel):
         if value[0] > value[1]:
             raise broken_rule(f"the smallest comes first: write [{value[1]}, {value[0]}]")
         return value
+
+    @property
+    def smallest(self) -> int:
+        return self.uniform[0]
 
     @property
     def largest(self) -> int:
@@ -194,6 +203,22 @@ def _as_share(value: object) -> object:
     return {"spliced": _KIND_SHARES[value]}
 
 
+class SharedPrefixes(StrictModel):
+    """Requests that begin alike, as behind one system prompt or about one document.
+
+    They are spread over `groups` evenly, the remainder one each. The first `tokens` text positions of a
+    request, a number drawn for each group, are its group's; one with less text has the beginning of them.
+    They count within the request's text, and stand before any image. Images are the request's `own`, drawn
+    as ever and placed behind the shared text, or `shared`: a group's images are the same for all of it,
+    and stand right behind its text. Where a request brings embeddings, those of shared positions are its
+    group's to the bit, noise included, and so is which of them are supplied.
+    """
+
+    groups: Annotated[Count, Field(examples=[4])]
+    tokens: Annotated[Lengths, Field(examples=[64])]
+    images: Literal["own", "shared"] = "own"
+
+
 _NEEDED_WITHOUT_TRACE = ("num_requests", "prompt_tokens", "output_tokens")
 _INSTEAD = {
     "num_requests": "the trace has its own rows: remove it, or use traffic.arrivals.limit",
@@ -220,6 +245,8 @@ class Traffic(StrictModel):
     embeds requests is spliced; one with images is always spliced, beside them. Instead of a ratio,
     `embeds_files` names files of rows, each the whole prompt of one request; what a file holds may take
     `embeds_file_max_mib`.
+
+    `sampling` says how tokens are chosen (suite/sampling.py), `shared_prefix` which requests begin alike.
     """
 
     num_requests: Count | None = None
@@ -235,6 +262,8 @@ class Traffic(StrictModel):
     embeds_files: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], AsTuple] = ()
     embeds_file_max_mib: PositiveNumber = 64.0
     ignore_eos: bool = True
+    sampling: Sampling = Sampling()
+    shared_prefix: SharedPrefixes | None = None
 
     @model_validator(mode="after")
     def _fits_arrivals(self) -> Traffic:
@@ -256,4 +285,14 @@ class Traffic(StrictModel):
         for name, rule in _NOT_WITH_FILES.items():
             if getattr(self, name) != type(self).model_fields[name].default:
                 raise broken_rule(rule, key=name)
+        return self
+
+    @model_validator(mode="after")
+    def _fits_prefixes(self) -> Traffic:
+        shared = self.shared_prefix
+        if shared is not None and shared.images == "shared" and self.distinct_images is not None:
+            raise broken_rule(
+                "with traffic.shared_prefix.images: shared each group has its own: remove it",
+                key="distinct_images",
+            )
         return self

@@ -20,15 +20,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from runner.config import Decision
-from runner.core import DeviceError, FinishReason, RequestState, RunnerError
+from runner.core import DeviceError, FinishReason, Request, RequestState, RunnerError
 from runner.device.base import Device, open_device
 from runner.engine import Engine
 from runner.inputs.arms import Arm
 from runner.measure import Recorder, StepRecord, Timeline, now_ns
 from suite.arms import named_arm
 from suite.arrivals import ScheduledArrivals
+from suite.checks import cache_warnings
 from suite.environment import DeviceFacts, utc_text
 from suite.errors import SuiteError
+from suite.logprob_check import check_logprobs
 from suite.metrics import NONE_COMPLETED, is_completed, run_metrics
 from suite.prediction import predicts_wrong
 from suite.protocol import (
@@ -43,7 +45,7 @@ from suite.protocol import (
     read_command,
     unpack_case,
 )
-from suite.record import Failure, RequestRecord, RunRecord, Status, TokenVerdict
+from suite.record import Failure, LogprobVerdict, RequestRecord, RunRecord, Status, TokenVerdict
 from suite.store import RunFolder
 from suite.supplied import embedding_lookup
 from suite.token_case import choose, rotated
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
 PROGRESS_PERIOD_NS = 500_000_000
 MAX_DETAIL = 4000
 MAX_SHOWN_REQUESTS = 3
+_EARLY = (FinishReason.EOS.value, FinishReason.STOP.value)
 
 Send = Callable[[Opened | Refused | Progress | Finished | StorageFailed], None]
 
@@ -218,12 +221,13 @@ class CaseRunner:
         requests = self._requests(outcome, given)
         failure = outcome.failure or _nothing_completed(requests)
         try:
-            checks = self._check(requests, given)
+            checks, logprobs = self._check(requests, given), self._check_logprobs(outcome, requests, given)
         except Exception as error:
-            checks, failure = {}, failure or _failure(error)
+            checks, logprobs, failure = {}, None, failure or _failure(error)
         requests = [_with_check(request, checks.get(request.request_id)) for request in requests]
         self._store(command.run_id, outcome, requests)
         record = self._record(command, outcome, requests, checks, failure)
+        record = record.model_copy(update={"logprobs": logprobs})
         if record.is_control and command.rotation is not None:
             record = record.model_copy(update={"predicts_wrong": self._predicts_wrong(arm, given, requests)})
         return Finished(record=record, is_leaving=outcome.failure is not None)
@@ -240,7 +244,7 @@ class CaseRunner:
         self, arm: Arm, given: Sequence[WorkloadRequest], requests: Sequence[RequestRecord]
     ) -> bool | None:
         """Whether the flags predict wrong tokens; unknown where an early end changed the steps."""
-        if any(request.finish_reason == FinishReason.EOS.value for request in requests):
+        if any(request.finish_reason in _EARLY for request in requests):
             return None
         return predicts_wrong(self._case, arm, [item.request for item in given])
 
@@ -293,6 +297,14 @@ class CaseRunner:
             if is_completed(request)
         }
 
+    def _check_logprobs(
+        self, outcome: _Outcome, requests: Sequence[RequestRecord], given: Sequence[WorkloadRequest]
+    ) -> LogprobVerdict | None:
+        """Those of every completed request that asked for any; None where none did."""
+        asked = {item.request.request_id: item.request for item in given}
+        completed = [request for request in requests if is_completed(request)]
+        return check_logprobs(self._oracle, completed, asked, outcome.states)
+
     def _store(self, run_id: str, outcome: _Outcome, requests: Sequence[RequestRecord]) -> None:
         if self._opening.folder is None:
             return
@@ -309,6 +321,7 @@ class CaseRunner:
         failure: Failure | None,
     ) -> RunRecord:
         tokens, token_notes = _verdict(checks)
+        metrics = run_metrics(requests, outcome.steps, outcome.duration_s, self._case.runner_config)
         return RunRecord(
             run_id=command.run_id,
             scenario=self._case.scenario.name,
@@ -324,10 +337,11 @@ class CaseRunner:
             workload_hash=self._workload.hash,
             started_utc=outcome.started_utc,
             duration_s=outcome.duration_s,
-            metrics=run_metrics(requests, outcome.steps, outcome.duration_s),
+            metrics=metrics,
             tokens=tokens,
             failure=failure,
             notes=(*self._workload.notes, *token_notes),
+            warnings=cache_warnings(metrics, self._case.scenario.traffic.shared_prefix is not None),
             num_steps=len(outcome.steps),
             num_requests=len(requests),
             is_control=not named_arm(command.arm).is_right,
@@ -389,7 +403,18 @@ def request_record(
         num_wasted_tokens=state.num_wasted if state else 0,
         num_supplied_tokens=item.num_supplied if request.prompt.embeds else 0,
         output_ids=tuple(state.output_ids) if state else (),
+        num_cached_tokens=state.num_cached if state else 0,
+        num_drafted_tokens=state.num_drafted if state else 0,
+        num_accepted_tokens=state.num_accepted if state else 0,
+        logprobs=_logprobs(request, state),
     )
+
+
+def _logprobs(request: Request, state: RequestState | None) -> tuple[float, ...] | None:
+    """Of each output token, where the request asked for them."""
+    if request.sampling.logprobs is None:
+        return None
+    return tuple(found.logprob for found in state.logprobs) if state else ()
 
 
 def _ending(state: RequestState | None) -> tuple[FinishReason, str | None]:

@@ -14,18 +14,18 @@ from typing import Literal, cast
 import numpy as np
 import numpy.typing as npt
 
-from runner.core import Image, Prompt, Request, SamplingParams, SuppliedRows
+from runner.core import Image, Prompt, Request, SuppliedRows
 from runner.models import ModelSpec, VisionSpec
 from suite.demand import plan_demand
 from suite.embeds_file import FileRows
 from suite.errors import KeyedError, SuiteError
-from suite.need import Need, seeded
+from suite.need import Need, SharedPrefix, derived_seed, seeded
+from suite.prompt_drawing import Group, Groups, joined_runs, other_ids, supplied_runs
+from suite.sampling import Sampling
 from suite.scenario import Case
 
 RequestKind = Literal["text", "image", "pure", "spliced", "image+spliced"]
 Embed = Callable[[Sequence[int]], npt.NDArray[np.float32]]
-
-_MAX_RUNS = 3  # a spliced prompt has its supplied positions in so many runs at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,8 @@ class EmbedsSpec:
     `mask` has a byte a position, 1 where the row is supplied, and `decoy_ids` are the ids that go beside
     the rows: at a supplied position never the right one, so that a runner which looks it up is caught. Both
     are empty where the whole prompt is supplied. Noise is normal, of `noise` times the rows' own standard
-    deviation, drawn from (seed, index).
+    deviation, drawn from (seed, index); that on the first `num_shared` positions is the group's, drawn from
+    (seed, group) for all of `shared_ids` and of their standard deviation.
     """
 
     mask: bytes
@@ -43,6 +44,9 @@ class EmbedsSpec:
     noise: float
     seed: int
     index: int
+    num_shared: int = 0
+    group: int = 0
+    shared_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +84,7 @@ def build_workload(case: Case, seed: int) -> Workload:
     except KeyedError as error:
         raise SuiteError(f"{case.scenario.path}: {error.key}: {error}") from None
     images = _draw_images(model.vision, demand.needs, traffic.distinct_images, seed)
-    drawing = _Drawing(model, seed, traffic.ignore_eos, traffic.embeds_noise)
+    drawing = _Drawing(model, seed, traffic.sampling, traffic.ignore_eos, traffic.embeds_noise)
     width = max(4, len(str(len(demand.needs) - 1)))
     requests = [
         drawing.request(f"request-{index:0{width}d}", index, need, images)
@@ -104,32 +108,54 @@ def _supplied(request: Request, spec: EmbedsSpec, embed: Embed) -> Prompt:
     is_supplied = np.frombuffer(spec.mask or b"\1" * len(ids), np.bool_)
     looked_up = embed([ids[position] for position in np.flatnonzero(is_supplied)])
     rows = np.zeros((len(ids), looked_up.shape[1]), np.float32)
-    rows[is_supplied] = looked_up + _noise(looked_up, spec)
+    rows[is_supplied] = looked_up + _noise(looked_up, is_supplied, spec, embed)
     given = SuppliedRows(rows.tobytes(), len(ids), rows.shape[1], mask=spec.mask or None)
     return Prompt(spec.decoy_ids, request.prompt.images, given)
 
 
-def _noise(rows: npt.NDArray[np.float32], spec: EmbedsSpec) -> npt.NDArray[np.float32] | float:
+def _noise(
+    rows: npt.NDArray[np.float32], is_supplied: npt.NDArray[np.bool_], spec: EmbedsSpec, embed: Embed
+) -> npt.NDArray[np.float32] | float:
+    """For each supplied row: the group's at shared positions, the request's own behind them."""
     if not spec.noise:
         return 0.0
-    drawn = seeded(spec.seed, "embeds noise", spec.index).standard_normal(rows.shape, np.float32)
-    return drawn * np.float32(spec.noise * float(rows.std(dtype=np.float64)))
+    shared = np.flatnonzero(is_supplied[: spec.num_shared])
+    own = _normal(rows[len(shared) :], spec.noise, seeded(spec.seed, "embeds noise", spec.index))
+    if not len(shared):
+        return own
+    generator = seeded(spec.seed, "prefix embeds noise", spec.group)
+    return np.concatenate([_normal(embed(spec.shared_ids), spec.noise, generator)[shared], own])
+
+
+def _normal(
+    rows: npt.NDArray[np.float32], noise: float, generator: np.random.Generator
+) -> npt.NDArray[np.float32]:
+    """Noise for rows, of `noise` times their own spread."""
+    if not rows.size:
+        return np.zeros_like(rows)
+    drawn = generator.standard_normal(rows.shape, np.float32)
+    return drawn * np.float32(noise * float(rows.std(dtype=np.float64)))
 
 
 class _Drawing:
     """Draws one request after the other; each part of each has a seed of its own."""
 
-    def __init__(self, model: ModelSpec, seed: int, ignore_eos: bool, noise: float) -> None:
+    def __init__(
+        self, model: ModelSpec, seed: int, sampling: Sampling, ignore_eos: bool, noise: float
+    ) -> None:
         self._vision = model.vision
         self._rows_per_image = model.vision.rows_per_image if model.vision else 0
         self._text_ids = np.setdiff1d(np.arange(model.vocab_size), sorted(model.reserved_ids))
+        self._groups = Groups(self._text_ids, seed)
         self._seed = seed
+        self._sampling = sampling
         self._ignore_eos = ignore_eos
         self._noise = noise
 
     def request(self, request_id: str, index: int, need: Need, images: Iterator[Image]) -> WorkloadRequest:
         own = tuple(next(images) for _ in range(need.num_images))
-        sampling = SamplingParams(need.output_tokens, ignore_eos=self._ignore_eos)
+        own_seed = derived_seed(self._seed, "sampling", index)
+        sampling = self._sampling.params(need.output_tokens, self._ignore_eos, own_seed)
         if need.rows is not None:
             request = Request(request_id, _file_prompt(need.rows), sampling)
             return WorkloadRequest(request, need.arrival_s, "pure", 0, need.rows.num_rows)
@@ -145,14 +171,12 @@ class _Drawing:
         )
 
     def _prompt_ids(self, need: Need, index: int) -> tuple[tuple[int, ...], npt.NDArray[np.bool_]]:
-        """Uniformly drawn text with each image's placeholders at a drawn position; which of it is text."""
-        drawn = seeded(self._seed, "text", index).integers(0, len(self._text_ids), size=need.text_tokens)
-        text = self._text_ids[drawn].tolist()
+        """Text with each image's placeholders at its place; which of it is text."""
+        text = self._text(need, index)
         if not need.num_images:
             return tuple(text), np.ones(len(text), np.bool_)
         assert self._vision is not None, "images were planned for a text model"
-        generator = seeded(self._seed, "image positions", index)
-        cuts = sorted(generator.integers(0, need.text_tokens + 1, size=need.num_images).tolist())
+        cuts = self._image_places(need, index)
         ids: list[int] = []
         is_text: list[bool] = []
         block = self._vision.placeholder_ids()
@@ -164,36 +188,67 @@ class _Drawing:
                 is_text += [False] * len(block)
         return tuple(ids), np.array(is_text, np.bool_)
 
+    def _text(self, need: Need, index: int) -> list[int]:
+        """Uniformly drawn text ids, behind those of the request's group."""
+        drawn = seeded(self._seed, "text", index).integers(0, len(self._text_ids), size=need.text_tokens)
+        text: list[int] = self._text_ids[drawn].tolist()
+        if need.prefix is not None:
+            text[: need.prefix.num_tokens] = self._groups.of(need.prefix).ids[: need.prefix.num_tokens]
+        return text
+
+    def _image_places(self, need: Need, index: int) -> list[int]:
+        """Text positions before which images stand: drawn behind shared text, or at its end if shared."""
+        first = 0
+        if need.prefix is not None:
+            first = need.prefix.num_tokens
+            if need.prefix.has_shared_images:
+                return [first] * need.num_images
+        generator = seeded(self._seed, "image positions", index)
+        places: list[int] = generator.integers(first, need.text_tokens + 1, size=need.num_images).tolist()
+        return sorted(places)
+
     def _embeds(
         self, need: Need, index: int, ids: tuple[int, ...], is_text: npt.NDArray[np.bool_]
     ) -> EmbedsSpec | None:
         if need.embeds is None:
             return None
+        spec = EmbedsSpec(b"", (), self._noise, self._seed, index)
+        group = None
+        if need.prefix is not None:
+            group = self._groups.of(need.prefix)
+            spec = replace(
+                spec,
+                num_shared=need.prefix.num_tokens,
+                group=need.prefix.group,
+                shared_ids=group.ids,
+            )
         if need.embeds == "pure":
-            return EmbedsSpec(b"", (), self._noise, self._seed, index)
+            return spec
         mask = np.zeros(len(ids), np.uint8)
-        mask[np.flatnonzero(is_text)[self._supplied_text(need.text_tokens, index)]] = 1
+        mask[np.flatnonzero(is_text)[self._supplied_text(need, index, group)]] = 1
         decoys = self._decoys(ids, np.flatnonzero(mask), index)
-        return EmbedsSpec(mask.tobytes(), decoys, self._noise, self._seed, index)
+        if group is not None:
+            is_shared = np.flatnonzero(mask[: spec.num_shared])
+            decoys[is_shared] = group.decoys[is_shared]
+        return replace(spec, mask=mask.tobytes(), decoy_ids=tuple(decoys.tolist()))
 
-    def _supplied_text(self, num_text: int, index: int) -> npt.NDArray[np.int64]:
-        """Which of the text positions are supplied: one to three runs, at least one and never all of two."""
-        if num_text == 1:
-            return np.zeros(1, np.int64)
+    def _supplied_text(self, need: Need, index: int, group: Group | None) -> npt.NDArray[np.int64]:
+        """Which of the text positions are supplied."""
         generator = seeded(self._seed, "embeds positions", index)
-        num_runs = int(generator.integers(1, min(_MAX_RUNS, (num_text + 1) // 2) + 1))
-        cuts = np.sort(generator.choice(num_text + 1, size=2 * num_runs, replace=False)).reshape(-1, 2)
-        chosen = np.concatenate([np.arange(first, end) for first, end in cuts])
-        return chosen if len(chosen) < num_text else chosen[:-1]
+        if group is None or need.prefix is None:
+            return supplied_runs(need.text_tokens, generator)
+        num_own = need.text_tokens - need.prefix.num_tokens
+        own = supplied_runs(num_own, generator) if num_own else np.zeros(0, np.int64)
+        return joined_runs(group, need.prefix, own, need.text_tokens)
 
-    def _decoys(self, ids: tuple[int, ...], supplied: npt.NDArray[np.int64], index: int) -> tuple[int, ...]:
-        """The prompt's ids with another text id, drawn evenly from all others, at each supplied position."""
+    def _decoys(
+        self, ids: tuple[int, ...], supplied: npt.NDArray[np.int64], index: int
+    ) -> npt.NDArray[np.int64]:
+        """The prompt's ids with another text id at each supplied position."""
         decoys = np.array(ids, np.int64)
-        right = np.searchsorted(self._text_ids, decoys[supplied])
         generator = seeded(self._seed, "embeds decoys", index)
-        drawn = generator.integers(0, len(self._text_ids) - 1, size=len(supplied))
-        decoys[supplied] = self._text_ids[drawn + (drawn >= right)]
-        return tuple(decoys.tolist())
+        decoys[supplied] = other_ids(self._text_ids, decoys[supplied], generator)
+        return decoys
 
 
 def _file_prompt(rows: FileRows) -> Prompt:
@@ -212,19 +267,28 @@ def _draw_images(
     """One image after the other, for each place that needs one.
 
     With `distinct` images to draw from, each is used as often as the others, give or take one, in an order
-    the seed draws.
+    the seed draws. A group that shares images has its own, the first of each request being the same one.
     """
     count = sum(need.num_images for need in needs)
     if vision is None or not count:
         return
     num_distinct = min(distinct or count, count)
-    order = seeded(seed, "image order").permutation(np.arange(count) % num_distinct)
-    made: dict[int, Image] = {}
-    for number in order.tolist():
-        if number not in made:
-            pixels = seeded(seed, "image", number).integers(0, 256, vision.image_shape, np.uint8)
-            made[number] = Image(pixels.tobytes(), vision.image_shape)
-        yield made[number]
+    order = iter(seeded(seed, "image order").permutation(np.arange(count) % num_distinct).tolist())
+    made: dict[tuple[str, int], Image] = {}
+    for need in needs:
+        for place in range(need.num_images):
+            key = _image_key(need.prefix, place, next(order))
+            if key not in made:
+                pixels = seeded(seed, *key).integers(0, 256, vision.image_shape, np.uint8)
+                made[key] = Image(pixels.tobytes(), vision.image_shape)
+            yield made[key]
+
+
+def _image_key(prefix: SharedPrefix | None, place: int, number: int) -> tuple[str, int]:
+    """What an image is drawn from, beside the seed."""
+    if prefix is not None and prefix.has_shared_images:
+        return f"prefix image {prefix.group}", place
+    return "image", number
 
 
 def _hash(requests: Sequence[WorkloadRequest]) -> str:
@@ -232,15 +296,16 @@ def _hash(requests: Sequence[WorkloadRequest]) -> str:
     for item in requests:
         prompt, sampling = item.request.prompt, item.request.sampling
         head = (
-            f"{item.request.request_id} {item.kind} {item.arrival_s!r} {sampling.max_tokens} "
-            f"{sampling.ignore_eos} {len(prompt)} {' '.join(image.key for image in prompt.images)}\n"
+            f"{item.request.request_id} {item.kind} {item.arrival_s!r} {sampling!r} "
+            f"{len(prompt)} {' '.join(image.key for image in prompt.images)}\n"
         )
         digest.update(head.encode())
         digest.update(np.asarray(prompt.token_ids, "<i4").tobytes())
         if item.embeds is not None:
             spec = item.embeds
             noise = f"{spec.noise!r} {spec.seed} {spec.index}" if spec.noise else "no noise"
-            digest.update(f"{noise} {len(spec.mask)}\n".encode())
+            shared = f"{spec.num_shared} of {len(spec.shared_ids)} in {spec.group}" if spec.num_shared else ""
+            digest.update(f"{noise} {len(spec.mask)} {shared}\n".encode())
             digest.update(spec.mask + np.asarray(spec.decoy_ids, "<i4").tobytes())
         if prompt.embeds is not None:
             digest.update(prompt.embeds.data)

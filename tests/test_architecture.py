@@ -119,9 +119,8 @@ LAYERS = (
                 "suite", "__main__ arms arrivals checks cli commands control demand embeds_demand embeds_file"
             ),
             *under("suite", "environment errors experiment metrics need plan progress protocol publish"),
-            *under(
-                "suite", "record scenario scenario_source schema store summary token_case torch_file traffic"
-            ),
+            *under("suite", "logprob_check prefix_demand prompt_drawing record sampling scenario"),
+            *under("suite", "scenario_source schema store summary token_case torch_file traffic"),
             *under("suite", "worker_process workload yaml_source"),
             *under("suite/traces", "azure_lmm azure_lmm_rebased base reading sample"),
         ),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from suite.report.data import ScenarioData, Series
 from suite.report.tables import token_mark, token_verdicts, tokens_cell, why_no_speed
-from suite.report.wording import median, plural, quantity, sample_count, spread
+from suite.report.wording import median, number, plural, quantity, sample_count, spread
 
 THROUGHPUT = "output_throughput"
+HIT_RATE = "prefix_cache_hit_rate"
 
 
 def answer(scenario: ScenarioData) -> str:
@@ -14,7 +15,9 @@ def answer(scenario: ScenarioData) -> str:
         failed = sum(one.num_failed for one in scenario.series)
         interrupted = sum(one.num_interrupted for one in scenario.series)
         return f"Cannot tell: no measured run completed ({failed} failed, {interrupted} interrupted)."
-    return f"{_tokens(scenario)} {_throughput(scenario)}{_beware(scenario)}"
+    return (
+        f"{_tokens(scenario)} {_throughput(scenario)}{_cache(scenario)}{_drafts(scenario)}{_beware(scenario)}"
+    )
 
 
 def _tokens(scenario: ScenarioData) -> str:
@@ -67,6 +70,31 @@ def _throughput(scenario: ScenarioData) -> str:
     return _extremes(judged)
 
 
+def _cache(scenario: ScenarioData) -> str:
+    """What the prefix cache gave, where it was on."""
+    rates = [rate for one in scenario.measured for rate in one.values(HIT_RATE)]
+    if not any(one.has_cache for one in scenario.measured):
+        return ""
+    if not rates:
+        return " Prefix cache hits cannot be told: no request was admitted."
+    n = f"{spread(rates, '%')}, {sample_count(len(rates), 'round')} with prefix caching"
+    return f" The prefix cache gave a median of {quantity(median(rates), '%')} of prompt positions ({n})."
+
+
+def _drafts(scenario: ScenarioData) -> str:
+    """How many drafts were right, where there were any."""
+    drafting = [one for one in scenario.measured if one.has_drafts]
+    if not drafting:
+        return ""
+    drafted = sum(sum(one.values("drafted_tokens")) for one in drafting)
+    accepted = sum(sum(one.values("accepted_tokens")) for one in drafting)
+    if not drafted:
+        return " Speculation was on, and no token was drafted."
+    share = quantity(100 * accepted / drafted, "%")
+    runs = plural(sum(len(one.runs) for one in drafting), "round")
+    return f" Of {number(drafted)} tokens drafted in {runs} {share} were accepted."
+
+
 def _extremes(judged: list[Series]) -> str:
     """The slowest and the fastest, and whether their rounds lie apart."""
     ordered = sorted(judged, key=lambda one: median(one.values(THROUGHPUT)))
@@ -97,4 +125,9 @@ def _beware(scenario: ScenarioData) -> str:
         for count, what in ((failed, "failed"), (interrupted, "interrupted"), (invalid, "INVALID"))
         if count
     ]
-    return f" Beware: {', '.join(parts)} (see below)." if parts else ""
+    told = f" Beware: {', '.join(parts)} (see below)." if parts else ""
+    warnings = dict.fromkeys((one.label, text) for one in scenario.measured for text in one.warnings[:1])
+    more = f" The same holds for {len(warnings) - 1} more." if len(warnings) > 1 else ""
+    for label, text in list(warnings)[:1]:
+        told += f" Beware of {label}: {text}.{more}"
+    return told

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import pandas as pd
 
 from suite.control import control_verdict
-from suite.metrics import DEFINITIONS, Definition
+from suite.metrics import CACHING_OFF, DEFINITIONS, SPECULATION_OFF, Definition
 from suite.record import Failure, Metric, RunRecord, Status
 from suite.report.samples import with_latencies, with_step_times
 
@@ -101,6 +101,23 @@ class Series:
     def values(self, name: str) -> list[float]:
         """The defined values of a metric, one for each round that has one."""
         return [metric.value for metric in self.metrics(name) if metric.value is not None]
+
+    @property
+    def has_cache(self) -> bool:
+        return self._is_on("prefix_cache_hit_rate", CACHING_OFF)
+
+    @property
+    def has_drafts(self) -> bool:
+        return self._is_on("acceptance_rate", SPECULATION_OFF)
+
+    def _is_on(self, name: str, off: str) -> bool:
+        """Whether what a metric is about was switched on; not where older result files lack the metric."""
+        return any(metric.reason != off for metric in self.metrics(name))
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What its measured runs warn of, each kind once."""
+        return tuple(dict.fromkeys(text for run in self.runs for text in run.record.warnings))
 
     def reason(self, name: str) -> str:
         """Why `values(name)` is empty."""

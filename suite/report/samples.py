@@ -22,6 +22,7 @@ Values = npt.NDArray[np.float64]
 
 NO_SAMPLES = "no samples"
 CLOCKS = {"device_ms": "device", "host_ms": "host", "wall_ms": "wall"}
+HASH = "hash_ms"  # a part of a step that is shown where there is any of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +56,9 @@ def with_latencies(requests: pd.DataFrame) -> pd.DataFrame:
 
 
 def with_step_times(steps: pd.DataFrame, requests: pd.DataFrame) -> pd.DataFrame:
-    """The steps with `device_ms`, `host_ms`, `wall_ms`, `at_s` (since the run's first step)."""
+    """The steps with `device_ms`, `host_ms`, `hash_ms`, `wall_ms`, `at_s` (since the run's first step)."""
     times: dict[str, Any] = {}
-    for column in ("device", "host"):
+    for column in ("device", "host", "hash"):
         if f"{column}_ns" in steps:
             times[f"{column}_ms"] = steps[f"{column}_ns"].astype("float64") / metrics.NS_PER_MS
     if {"start_ns", "end_ns"} <= set(steps.columns) and len(steps):

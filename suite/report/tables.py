@@ -6,8 +6,8 @@ A figure's cell keeps the exact value beside the rounded text; what is undefined
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -17,7 +17,7 @@ from suite.metrics import STEP_KINDS
 from suite.record import Status, TokenVerdict
 from suite.report.data import ReportData, ScenarioData, Series, round_label
 from suite.report.figures import buffers, upload_totals, why_no_steps
-from suite.report.samples import CLOCKS, step_samples
+from suite.report.samples import CLOCKS, HASH, step_samples
 from suite.report.wording import cut, median, number, plural, quantity, sample_count, spread, undefined
 
 MAX_ROWS = 100
@@ -181,8 +181,56 @@ def validity_cell(one: Series) -> Cell:
     return Cell((line,), "doubt" if is_timing else "wrong")
 
 
+def hits_cell(one: Series) -> Cell:
+    """The share of prompt positions the prefix cache gave; in doubt where nothing was meant to be shared."""
+    if not one.has_cache:
+        return text("off" if one.runs else undefined(one.reason("prefix_cache_hit_rate")))
+    cell = metric_cell(one, (("", "prefix_cache_hit_rate"),))
+    if not one.warnings:
+        return cell
+    return replace(cell, lines=(*cell.lines, Line("? repeated prompts", note="see the answer")), mark="doubt")
+
+
+def drafts_cell(one: Series) -> Cell:
+    """The share of drafts that were right, and the tokens a request gets from a decode step."""
+    if not one.has_drafts:
+        return text("off" if one.runs else undefined(one.reason("acceptance_rate")))
+    rate = metric_cell(one, (("", "acceptance_rate"),))
+    tokens = one.values("tokens_per_step")
+    if not tokens:
+        return rate
+    shown = f"{quantity(median(tokens), 'tokens')} a decode step"
+    return replace(rate, lines=(*rate.lines, Line(shown, median(tokens))))
+
+
+def logprobs_cell(one: Series) -> Cell:
+    """Log-probabilities of all runs against the oracle's; unmarked for a negative control."""
+    found = [record.logprobs for record in one.records if record.logprobs is not None]
+    if not found:
+        return text(undefined("none asked for" if one.runs else one.reason("steps")))
+    n = sample_count(sum(verdict.num_checked for verdict in found), "token")
+    wrong = sum(verdict.num_wrong for verdict in found)
+    largest = max((verdict.max_error for verdict in found if verdict.max_error is not None), default=None)
+    error = "no error is a number" if largest is None else f"largest error {number(largest)}"
+    if one.control is not None:
+        return Cell((Line(f"{wrong:,} wrong, by design", wrong, f"{n}; {error}"),))
+    if wrong:
+        return Cell((Line(f"✗ {wrong:,} wrong", wrong, f"{n}; {error}"),), "wrong")
+    return Cell((Line("✓ right", largest, f"{n}; {error}"),), "right")
+
+
+_Extra = tuple[str, Callable[[Series], bool], Callable[[Series], Cell]]
+# Columns of the verdicts that stand where any arm of any case has something to say in them.
+_EXTRAS: tuple[_Extra, ...] = (
+    ("Cache hits", lambda one: one.has_cache, hits_cell),
+    ("Drafts accepted", lambda one: one.has_drafts, drafts_cell),
+    ("Log-probabilities", lambda one: any(record.logprobs for record in one.records), logprobs_cell),
+)
+
+
 def verdicts(data: ReportData) -> Table:
-    labels = (*(label for label, _ in SPEED_METRICS), "Steps")
+    extras = [(label, cell) for label, says, cell in _EXTRAS if any(says(one) for one in data.series)]
+    labels = (*(label for label, _ in SPEED_METRICS), *(label for label, _ in extras), "Steps")
     columns = ("Scenario", "Case", "Arm", "Scheduling", "Tokens", *labels, "Validity")
     rows = tuple(
         (
@@ -190,6 +238,7 @@ def verdicts(data: ReportData) -> Table:
             scheduling_cell(one),
             tokens_cell(one),
             *(speed_cell(one, metrics) for _, metrics in SPEED_METRICS),
+            *(cell(one) for _, cell in extras),
             metric_cell(one, (("", "steps"),)),
             validity_cell(one),
         )
@@ -211,9 +260,9 @@ def verdicts(data: ReportData) -> Table:
 def step_times(one: Series) -> Table:
     rows = []
     for kind in STEP_KINDS:
-        for column, clock in CLOCKS.items():
+        for column, clock in {**CLOCKS, HASH: "hashing prompts, for the prefix cache"}.items():
             found = step_samples([run.steps for run in one.runs], column, kind)
-            if found.num:
+            if found.num and (column != HASH or found.values[-1] > 0):
                 shares = np.percentile(found.values, [50, 95, 99, 100])
                 rows.append(
                     (text(kind), text(clock), figure(found.num), *(figure(float(v), "ms") for v in shares))
@@ -295,13 +344,14 @@ def _plain_metric(one: Series, name: str) -> Cell:
 def request_tokens(scenario: ScenarioData) -> Table:
     """Tokens of each request over its rounds, wrong ones first; rows of one arm of one case together."""
     rows: list[tuple[int, tuple[Cell, ...]]] = []
+    features = [item for item in _FEATURES if any(item[1](one) for one in scenario.measured)]
     for one in scenario.measured:
-        rows += _request_rows(one)
+        rows += _request_rows(one, features)
     rows.sort(key=lambda row: -row[0])  # stable: order of arrival within the right ones
     first = 2 if len(scenario.series) == 1 else 0  # the one case and arm need no columns
     shown = tuple(cells[first:] for _, cells in rows[:MAX_ROWS])
     counts = ("Right", "Wrong", "Ties", "First divergence", "Supplied rows", "Wasted tokens")
-    columns = ("Case", "Arm", "Request", "Kind", "Verdict", *counts)[first:]
+    columns = ("Case", "Arm", "Request", "Kind", "Verdict", *counts, *(item[0] for item in features))[first:]
     note = "Tokens are summed over measured rounds; wrong requests first. Supplied rows are of one round."
     if len(rows) > MAX_ROWS:
         note += f" {MAX_ROWS} of {len(rows):,} rows are shown; requests/*.parquet have all."
@@ -309,9 +359,31 @@ def request_tokens(scenario: ScenarioData) -> Table:
     return Table("Tokens of each request", columns, shown, reason, note)
 
 
-def _request_rows(one: Series) -> list[tuple[int, tuple[Cell, ...]]]:
+_Feature = tuple[str, Callable[[Series], bool], Callable[[pd.Series], Cell]]
+# Columns about a request, from its sums over rounds, that stand where the feature is on anywhere.
+_FEATURES: tuple[_Feature, ...] = (
+    ("Cached tokens", lambda one: one.has_cache, lambda sums: _share(sums, "num_cached_tokens", _PROMPT)),
+    (
+        "Drafts accepted",
+        lambda one: one.has_drafts,
+        lambda sums: _share(sums, "num_accepted_tokens", "num_drafted_tokens"),
+    ),
+)
+_PROMPT = "num_prompt_tokens"
+_FEATURE_COLUMNS = ("num_cached_tokens", _PROMPT, "num_accepted_tokens", "num_drafted_tokens")
+
+
+def _share(sums: pd.Series, part: str, whole: str) -> Cell:
+    """A sum and what it is a part of: "96 of 192"."""
+    if pd.isna(sums[part]) or pd.isna(sums[whole]):
+        return text(undefined("not recorded"))
+    value = float(sums[part])
+    return Cell((Line(f"{number(value)} of {number(float(sums[whole]))}", value),), is_number=True)
+
+
+def _request_rows(one: Series, features: Sequence[_Feature]) -> list[tuple[int, tuple[Cell, ...]]]:
     counts = ("num_tokens_right", "num_tokens_wrong", "num_tokens_tied")
-    extras = ("num_supplied_tokens", "num_wasted_tokens")
+    extras = ("num_supplied_tokens", "num_wasted_tokens", *_FEATURE_COLUMNS)
     frames = [
         run.requests.reindex(columns=["request_id", "kind", *counts, *extras])
         for run in one.runs
@@ -326,6 +398,7 @@ def _request_rows(one: Series) -> list[tuple[int, tuple[Cell, ...]]]:
     kinds = grouped["kind"].first()
     supplied = grouped["num_supplied_tokens"].max()
     wasted = grouped["num_wasted_tokens"].sum(min_count=1)
+    shares = grouped[list(_FEATURE_COLUMNS)].sum(min_count=1)
     first = _first_divergences(one)
     rows = []
     for request_id, right, wrong, ties in sums.itertuples(name=None):
@@ -338,6 +411,7 @@ def _request_rows(one: Series) -> list[tuple[int, tuple[Cell, ...]]]:
             *(_count(value) for value in (right, wrong, ties)),
             text(_where_wrong(first.get(str(request_id)), right, num_wrong)),
             *(_count(values[request_id], "not recorded") for values in (supplied, wasted)),
+            *(cell(shares.loc[request_id]) for _, _, cell in features),
         )
         rows.append((num_wrong, cells))
     return rows

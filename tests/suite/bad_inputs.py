@@ -593,6 +593,156 @@ _EXTREMES: tuple[BadInput, ...] = (
     ),
 )
 
+
+def _together(name: str, overrides: tuple[str, ...], *expect: str) -> BadInput:
+    """Options that are wrong together, over the good scenario."""
+    return BadInput(name, {"scenario.yaml": GOOD}, expect, overrides)
+
+
+_SAMPLING = "traffic.sampling"
+_FEATURES = (
+    _set(
+        "typo in sampling",
+        f"{_SAMPLING}.temprature=1",
+        "unknown key",
+        f"did you mean {_SAMPLING}.temperature?",
+    ),
+    _set("sampling as a number", f"{_SAMPLING}=0.8", f"{_SAMPLING} is 0.8", "must be a mapping", "top_p"),
+    _set("negative temperature", f"{_SAMPLING}.temperature=-1", "temperature is -1", "at least 0"),
+    _set("temperature without end", f"{_SAMPLING}.temperature=.inf", "temperature is .inf", "finite"),
+    _set("temperature in words", f"{_SAMPLING}.temperature=warm", "temperature is 'warm'", "a number"),
+    _set(
+        "temperature next to zero",
+        f"{_SAMPLING}.temperature=1e-9",
+        "temperature is 1e-09",
+        "0 (greedy)",
+        "0.01",
+    ),
+    _set("negative top-k", f"{_SAMPLING}.top_k=-1", "top_k is -1", "at least 0"),
+    _set("top-p of nothing", f"{_SAMPLING}.top_p=0", "top_p is 0", "above 0"),
+    _set("top-p in percent", f"{_SAMPLING}.top_p=95", "top_p is 95", "at most 1"),
+    _set("min-p above one", f"{_SAMPLING}.min_p=1.5", "min_p is 1.5", "at most 1"),
+    _set("repetition penalty of nothing", f"{_SAMPLING}.repetition_penalty=0", "is 0", "at least 0.01"),
+    _set("presence penalty too high", f"{_SAMPLING}.presence_penalty=2.5", "is 2.5", "at most 2"),
+    _set("frequency penalty too low", f"{_SAMPLING}.frequency_penalty=-3", "is -3", "at least -2"),
+    _set("too many log-probabilities", f"{_SAMPLING}.logprobs=21", "logprobs is 21", "at most 20"),
+    _set("fewer log-probabilities than none", f"{_SAMPLING}.logprobs=-1", "logprobs is -1", "at least 0"),
+    _set("log-probabilities switched on", f"{_SAMPLING}.logprobs=true", "logprobs is true", "a whole number"),
+    _set("negative sampling seed", f"{_SAMPLING}.seed=-1", "sampling.seed is -1", "at least 0"),
+    _set("seed beyond 63 bits", f"{_SAMPLING}.seed={2**63}", "sampling.seed is", "must be below"),
+    _set("stop token alone", f"{_SAMPLING}.stop_token_ids=5", "stop_token_ids is 5", "write [value, ...]"),
+    _set("stop text", f"{_SAMPLING}.stop_token_ids=[end]", "stop_token_ids[0] is 'end'", "a whole number"),
+    _set(
+        "too many stop tokens",
+        f"{_SAMPLING}.stop_token_ids={list(range(17))}",
+        "stop_token_ids is",
+        "at most 16 items",
+    ),
+    _set(
+        "stop token outside the vocabulary",
+        f"{_SAMPLING}.stop_token_ids=[5, 4096]",
+        "stop_token_ids is [5, 4096]",
+        "token id 4096 is outside tiny-gemma3-vl's vocabulary of 4096",
+        "use ids from 0 to 4095",
+    ),
+    _set(
+        "bad word outside the vocabulary",
+        f"{_SAMPLING}.bad_words=[7, [8, 50000]]",
+        "bad_words is [7, [8, 50000]]",
+        "token id 50000",
+        "vocabulary of 4096",
+    ),
+    _set("bad word of nothing", f"{_SAMPLING}.bad_words=[[]]", "bad_words[0] is []", "at least 1 item"),
+    _set("bad word in letters", f"{_SAMPLING}.bad_words=[[no]]", "bad_words[0][0] is 'no'", "a whole number"),
+    _set(
+        "bad word too long",
+        f"{_SAMPLING}.bad_words=[{list(range(3, 12))}]",
+        "bad_words[0] is",
+        "at most 8 items",
+    ),
+    _set(
+        "more tokens at least than at most",
+        f"{_SAMPLING}.min_tokens=9",
+        "min_tokens is 9",
+        "the shortest output asked for has 8 tokens",
+        "raise traffic.output_tokens",
+    ),
+    _together(
+        "more tokens at least than the shortest output that can be drawn",
+        ("traffic.output_tokens={uniform: [4, 200]}", f"{_SAMPLING}.min_tokens=5"),
+        f"--set {_SAMPLING}.min_tokens=5",
+        "the shortest output asked for has 4 tokens",
+    ),
+    BadInput(
+        "more tokens at least than a trace asks for",
+        {"scenario.yaml": REPLAY, "trace.csv": AZURE},
+        ("min_tokens is 9", "has 8 tokens", "raise traffic.arrivals.length_scale"),
+        (f"{_SAMPLING}.min_tokens=9",),
+    ),
+    _added(
+        "sweep of sampling with a bad value",
+        "sweep:\n  traffic.sampling.top_p:\n    - 1\n    - 1.2\n",
+        "in the sweep",
+        "traffic.sampling.top_p is 1.2",
+        "at most 1",
+    ),
+    _set("caching that is no yes or no", "runner.prefix_caching=maybe", "is 'maybe'", "true or false"),
+    _set("caching as a number", "runner.prefix_caching=1", "prefix_caching is 1", "true or false"),
+    _set("negative drafts", "runner.num_speculative_tokens=-1", "is -1", "at least 0"),
+    _set("very many drafts", "runner.num_speculative_tokens=1000", "is 1000", "at most 256"),
+    _set("lookup of nothing", "runner.prompt_lookup_min=0", "prompt_lookup_min is 0", "at least 1"),
+    _set(
+        "lookup longer at least than at most",
+        "runner.prompt_lookup_min=4",
+        "runner.prompt_lookup_min is 4",
+        "runner.prompt_lookup_max 3",
+        "lower it",
+    ),
+    _set(
+        "encoder budget below an image",
+        "runner.max_encoder_tokens_per_step=15",
+        "max_encoder_tokens_per_step is 15",
+        "one image of tiny-gemma3-vl has 16 rows",
+        "raise it",
+    ),
+    _added(
+        "sweep into an encoder budget below an image",
+        "sweep:\n  runner.max_encoder_tokens_per_step:\n    - 16\n    - 8\n",
+        "in the sweep",
+        "runner.max_encoder_tokens_per_step is 8",
+        "(in the case max_encoder_tokens_per_step=8)",
+    ),
+    _set("shared prefix as a number", "traffic.shared_prefix=64", "is 64", "a mapping", "groups, tokens"),
+    _set(
+        "shared prefix without its length",
+        "traffic.shared_prefix={groups: 2}",
+        "traffic.shared_prefix.tokens is missing",
+        "add `tokens: 64`",
+    ),
+    _set("no groups", "traffic.shared_prefix={groups: 0, tokens: 4}", "groups is 0", "at least 1"),
+    _set("prefix of nothing", "traffic.shared_prefix={groups: 1, tokens: 0}", "tokens is 0", "at least 1"),
+    _set(
+        "images of a group misspelt",
+        "traffic.shared_prefix={groups: 1, tokens: 4, images: sharde}",
+        "images is 'sharde'",
+        "did you mean shared?",
+    ),
+    _set(
+        "prefix longer than any prompt",
+        "traffic.shared_prefix={groups: 1, tokens: 33}",
+        "traffic.shared_prefix.tokens is 33",
+        "the longest has 32 tokens",
+        "raise traffic.prompt_tokens",
+    ),
+    _together(
+        "distinct images beside a group's own",
+        ("traffic.shared_prefix={groups: 1, tokens: 4, images: shared}", "traffic.distinct_images=2"),
+        "--set traffic.distinct_images=2",
+        "each group has its own",
+        "remove it",
+    ),
+)
+
 BAD_INPUTS: tuple[BadInput, ...] = (
     *_KEYS,
     *_VALUES,
@@ -602,4 +752,5 @@ BAD_INPUTS: tuple[BadInput, ...] = (
     *_TRACES,
     *_EMBEDS,
     *_EXTREMES,
+    *_FEATURES,
 )

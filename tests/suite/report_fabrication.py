@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 
+from runner.config import RunnerConfig
 from runner.measure import StepRecord
 from suite.metrics import DEFINITIONS, run_metrics
-from suite.record import Failure, RequestRecord, RunRecord, Status, TokenVerdict
+from suite.record import Failure, LogprobVerdict, RequestRecord, RunRecord, Status, TokenVerdict
 
 MS = 1_000_000
 
@@ -216,6 +217,37 @@ def interrupted() -> FakeLoaded:
         run_record("cut-off", round_number=1, status=Status.INTERRUPTED, failure=failure("stopped by SIGINT"))
     )
     return result
+
+
+def with_features(warnings: Sequence[str] = ()) -> FakeLoaded:
+    """Two cases: nothing on, and prefix caching, speculation and log-probabilities, over two rounds each."""
+    config = RunnerConfig(prefix_caching=True, num_speculative_tokens=3)
+    result = FakeLoaded(config=[{"name": "smoke"}])
+    for case, is_on in (("off", False), ("on", True)):
+        for number in range(2):
+            shares = {"num_cached_tokens": 16, "num_drafted_tokens": 6, "num_accepted_tokens": 2}
+            requests = [replace(request(index), **(shares if is_on else {})) for index in range(4)]
+            run = run_record(f"{case}-{number}", requests, case=case, round_number=number, num_steps=8)
+            steps = step_frame(8)
+            if is_on:
+                steps["hash_ns"] = [2_000_000] + 7 * [0]
+                steps["num_accepted_tokens"] = 1
+                records = [StepRecord(**row, copies={}, bytes={}) for row in _step_rows(steps)]
+                run = run.model_copy(
+                    update={
+                        "metrics": run_metrics(requests, records, 1.0, config),
+                        "logprobs": LogprobVerdict(num_checked=32, num_wrong=number, max_error=0.5),
+                        "warnings": tuple(warnings),
+                    }
+                )
+            result.add(run, steps, request_frame(requests))
+    return result
+
+
+def _step_rows(steps: pd.DataFrame) -> list[dict[str, Any]]:
+    names = {item.name for item in fields(StepRecord)} - {"copies", "bytes"}
+    rows = steps[sorted(names)].to_dict("records")
+    return [{str(name): value for name, value in row.items()} for row in rows]
 
 
 def none_finished() -> FakeLoaded:

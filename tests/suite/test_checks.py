@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from records import failed_request, make_request, make_run, make_step
 
-from suite.checks import RULES, check_run, check_runs
-from suite.record import Failure, Status
+from runner.config import RunnerConfig
+from suite.checks import RULES, cache_warnings, check_run, check_runs
+from suite.metrics import run_metrics
+from suite.record import Failure, LogprobVerdict, Status
 
 REQUESTS = [make_request("a", num_prompt_tokens=8), make_request("b", num_prompt_tokens=4)]
 # 8 + 4 prompt positions and all but the last of 3 + 3 outputs
@@ -127,3 +131,38 @@ def test_interrupted_and_warm_up_runs_are_not_judged():
 def test_every_rule_says_what_it_asks_and_what_to_do():
     for name, rule in RULES.items():
         assert rule.name == name and len(rule.text) > 10 and len(rule.remedy) > 10
+
+
+def test_cached_positions_are_not_computed_and_rejected_drafts_are_for_nothing():
+    drafted = {"num_drafted_tokens": 5, "num_accepted_tokens": 2}
+    requests = [make_request("a", num_prompt_tokens=8, num_cached_tokens=4, **drafted), REQUESTS[1]]
+    # 4 fewer of the prompt, 3 rejected drafts more; accepted ones are outputs.
+    steps = [make_step(0, 0, 10, "prefill", num_tokens=8), make_step(1, 10, 20, num_tokens=7)]
+    assert rules(make_run(requests, steps), requests, steps) == []
+    for change in ({"num_cached_tokens": 3}, {"num_drafted_tokens": 6}, {"num_accepted_tokens": 1}):
+        wrong = [replace(requests[0], **change), requests[1]]
+        assert rules(make_run(wrong, steps), wrong, steps) == ["tokens-conserved"]
+
+
+def test_wrong_log_probabilities_break_a_rule_unless_the_arm_is_wrong_by_design():
+    found = LogprobVerdict(num_checked=6, num_wrong=2, max_error=0.25, first_wrong=("b", 1))
+    (finding,) = check_run(make_run(REQUESTS, STEPS, logprobs=found), REQUESTS, STEPS)
+    assert finding.rule == "logprobs-wrong" and not finding.is_timing
+    assert finding.message == (
+        "the log-probabilities of 2 of 6 output tokens are wrong, off by up to 0.25; the first: request b, "
+        "output token 1"
+    )
+    assert rules(make_run(REQUESTS, STEPS, logprobs=found, is_control=True)) == []
+    right = LogprobVerdict(num_checked=6, num_wrong=0, max_error=1e-6)
+    assert rules(make_run(REQUESTS, STEPS, logprobs=right)) == []
+
+
+@pytest.mark.parametrize(("cached", "warned"), [(0, False), (8, False), (9, True)])
+def test_hits_that_nobody_asked_for_are_warned_of_above_one_percent(cached, warned):
+    requests = [make_request("a", num_prompt_tokens=800, num_cached_tokens=cached)]
+    metrics = run_metrics(requests, [], 1.0, RunnerConfig(prefix_caching=True))
+    texts = cache_warnings(metrics, shares_by_design=False)
+    assert bool(texts) == warned
+    assert all("1.1 % of prompt positions" in text and "traffic.shared_prefix" in text for text in texts)
+    assert cache_warnings(metrics, shares_by_design=True) == ()
+    assert cache_warnings(run_metrics(requests, [], 1.0), shares_by_design=False) == ()

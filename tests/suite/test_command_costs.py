@@ -3,20 +3,22 @@
 import contextlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import pytest
 from bad_inputs import GOOD
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from runner.commands import Command, Encode, Forward, Positions, Sample, buffer_table
+from runner.commands import Command, Positions, Upload, buffer_table
+from runner.config import RunnerConfig
 from runner.core import Request
 from runner.device.host import HostDevice
 from runner.engine import Engine
 from runner.inputs.arms import ARMS
 from runner.kernels import program
 from runner.models import MODELS, ModelSpec
-from suite.command_costs import PASSES, pass_of, scaled_pass, step_costs
+from suite.command_costs import MODEL_OPERATIONS, PASSES, pass_of, scaled_pass, step_costs
 from suite.scenario import Case, expand, load_scenario
 from suite.supplied import embedding_lookup
 from suite.workload import build_workload, materialise
@@ -36,6 +38,7 @@ _NO_LAUNCH = {"slice", "view", "select", "unsqueeze", "resolve_conj", "resolve_n
 
 
 _NEVER_MULTIMODAL = {("lookup", "indexed"), ("merge", "index")}
+_NEVER_WITHOUT_DRAFTS = {("route.drafts", "scatter")}
 _NEVER_TEXT = {("merge.ids", "clamp"), ("splice", "looked_up"), ("splice", "inputs_embeds")}
 
 
@@ -89,7 +92,7 @@ class _CountingDevice(HostDevice):
         is_derived = any(isinstance(item, Positions) and item.derives_flags for item in commands)
         for command in commands:
             operations = _Operations(self._hidden)
-            is_model = isinstance(command, (Encode, Forward, Sample))
+            is_model = command.operation in MODEL_OPERATIONS
             with contextlib.nullcontext() if is_model else operations:
                 super().execute(step_id, [command])
             self.seen.append((command, is_derived, operations))
@@ -144,7 +147,8 @@ def test_every_pass_launches_what_the_table_says_and_moves_its_rows_as_often(
             assert operations.launches == cost.launches, f"{command}"
             assert operations.passes == cost.row_passes * count, f"{command}"
             met[key] += 1
-    assert set(met) == set(PASSES) - (_NEVER_MULTIMODAL if model.is_multimodal else _NEVER_TEXT)
+    never = _NEVER_MULTIMODAL if model.is_multimodal else _NEVER_TEXT
+    assert set(met) == set(PASSES) - never - _NEVER_WITHOUT_DRAFTS
 
 
 def test_copies_and_positions_launch_what_the_table_says(counted: tuple[Case, _CountingDevice]) -> None:
@@ -157,3 +161,33 @@ def test_copies_and_positions_launch_what_the_table_says(counted: tuple[Case, _C
             assert same is command
             if cost.launches is not None:
                 assert operations.launches == cost.launches, f"{command}"
+
+
+@dataclass(frozen=True, slots=True)
+class _OfTheModel(Command):
+    operation: ClassVar[str] = "logprobs"
+    values: str
+    ids: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Drafts(Command):
+    operation: ClassVar[str] = "route.drafts"
+    source: str
+    count: int
+
+
+def test_what_the_model_computes_is_left_to_it_and_drafts_are_an_id_read_and_written() -> None:
+    config, model = RunnerConfig(num_speculative_tokens=3), MODELS["tiny-qwen3"]
+    commands = [_OfTheModel("logprobs.0", "logprob_ids.0", 4), _Drafts("draft_ids.1", 6)]
+    computed, drafts = step_costs(commands, model, buffer_table(config, model))
+    assert (computed.device_bytes, computed.launches, computed.copies) == (None, None, 0)
+    assert pass_of(commands[1], is_derived=False) == (("route.drafts", "scatter"), 6)
+    assert drafts.device_bytes == 6 * 8 and drafts.launches
+
+
+def test_a_row_of_a_slot_is_an_upload_like_any_other() -> None:
+    config, model = RunnerConfig(max_model_len=64), MODELS["tiny-qwen3"]
+    (cost,) = step_costs([Upload("token_history", 2, 2, 3)], model, buffer_table(config, model))
+    assert (cost.copies, cost.upload_bytes) == (1, 3 * 64 * 4)

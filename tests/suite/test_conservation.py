@@ -1,4 +1,4 @@
-"""Positions computed = prompts + outputs + recomputed + wasted, on real runs under every arm."""
+"""Positions computed = prompts + outputs - cached + recomputed + wasted + rejected drafts, on real runs."""
 
 from __future__ import annotations
 
@@ -55,16 +55,28 @@ def embed() -> Embed:
 @pytest.fixture(scope="module")
 def devices() -> Iterator[Callable[[RunnerConfig], Device]]:
     """Opens a device once for each configuration."""
-    opened: dict[int, Device] = {}
+    opened: dict[RunnerConfig, Device] = {}
     with ExitStack() as stack:
 
         def open_once(config: RunnerConfig) -> Device:
-            if config.num_blocks not in opened:
-                device = stack.enter_context(open_device("inline", BASE, config))
-                opened[config.num_blocks] = device
-            return opened[config.num_blocks]
+            if config not in opened:
+                opened[config] = stack.enter_context(open_device("inline", BASE, config))
+            return opened[config]
 
         yield open_once
+
+
+def alike(embed: Embed, as_rows: bool) -> list[WorkloadRequest]:
+    """Five prompts that begin alike for two blocks; every other one is supplied, where that is taken."""
+    made = []
+    for index, (num_own, num_output) in enumerate([(3, 9), (1, 12), (4, 7), (2, 11), (5, 8)]):
+        ids = tuple([5, 6, 7, 5, 6, 7, 5, 6] + [(97 * index + 31 * i) % 4000 + 3 for i in range(num_own)])
+        prompt = Prompt(ids)
+        if as_rows and index % 2 == 0:
+            prompt = Prompt((), embeds=SuppliedRows(embed(ids).tobytes(), len(ids), BASE.hidden_size))
+        request = Request(f"r{index}", prompt, SamplingParams(num_output))
+        made.append(WorkloadRequest(request, 0.0, "text", 0))
+    return made
 
 
 def items(embed: Embed, as_rows: bool) -> list[WorkloadRequest]:
@@ -128,3 +140,30 @@ def test_every_position_computed_is_accounted_for_under_eos_and_preemption(
     if is_async:  # and the account would show it
         unsaid = [replace(record, num_wasted_tokens=0) for record in records]
         assert "tokens-conserved" in rules(unsaid, steps)
+
+
+@pytest.mark.parametrize("num_blocks", [24, 8])
+@pytest.mark.parametrize("arm", RIGHT)
+def test_what_the_prefix_cache_gave_is_not_computed_and_is_accounted_for(
+    arm: str, num_blocks: int, devices: Callable[[RunnerConfig], Device], embed: Embed
+) -> None:
+    config = replace(CONFIG, num_blocks=num_blocks, prefix_caching=True)
+    given = alike(embed, ARMS[arm].prompt_embeds)
+    records, steps = run(devices(config), BASE, config, arm, given)
+    assert all(is_completed(record) for record in records)
+    assert sum(record.num_cached_tokens for record in records) > 0
+    assert "tokens-conserved" not in rules(records, steps)
+    unsaid = [replace(record, num_cached_tokens=0) for record in records]
+    assert "tokens-conserved" in rules(unsaid, steps)
+
+
+@pytest.mark.parametrize("arm", RIGHT)
+def test_drafts_are_accounted_for_whether_right_or_wrong(
+    arm: str, devices: Callable[[RunnerConfig], Device], embed: Embed
+) -> None:
+    config = replace(CONFIG, num_speculative_tokens=3)
+    records, steps = run(devices(config), BASE, config, arm, alike(embed, ARMS[arm].prompt_embeds))
+    assert all(is_completed(record) for record in records)
+    assert "tokens-conserved" not in rules(records, steps)
+    assert sum(step.num_draft_tokens for step in steps) == sum(r.num_drafted_tokens for r in records)
+    assert sum(step.num_accepted_tokens for step in steps) == sum(r.num_accepted_tokens for r in records)

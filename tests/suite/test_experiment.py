@@ -19,7 +19,7 @@ from suite import experiment as experiment_module
 from suite.errors import SuiteError
 from suite.experiment import Experiment, Stop, exit_code
 from suite.plan import Options, make_plan
-from suite.record import Failure, Status
+from suite.record import Failure, LogprobVerdict, Status
 
 FAKE = Path(__file__).parent / "fake_worker.py"
 SCENARIO = """\
@@ -231,6 +231,9 @@ def test_the_exit_code_is_one_for_wrong_tokens_or_a_failed_run():
     assert exit_code([fine, control], False) == 0
     assert exit_code([fine, failed], False) == 1
     assert exit_code([fine, failed], True) == 130
+    odd = LogprobVerdict(num_checked=3, num_wrong=1, max_error=0.1)
+    assert exit_code([fine.model_copy(update={"logprobs": odd})], False) == 1
+    assert exit_code([control.model_copy(update={"logprobs": odd})], False) == 0
 
 
 def test_every_case_of_a_sweep_gets_a_worker_and_run_ids_of_its_own(make):

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from records import failed_request, make_request, make_step
 
+from runner.config import RunnerConfig
 from suite.metrics import DEFINITIONS, empty_metrics, latencies, run_metrics, step_wall_ms
 
 
@@ -176,3 +177,82 @@ def test_statistics_equal_numpy_on_the_same_samples(ttfts):
         np.percentile(rounded, 99, method="linear"), abs=1e-6
     )
     assert value(metrics, "mean_ttft_ms") == pytest.approx(rounded.mean(), abs=1e-6)
+
+
+CACHING = RunnerConfig(prefix_caching=True)
+DRAFTING = RunnerConfig(num_speculative_tokens=3)
+OF_CACHE = ("cached_tokens", "prefix_cache_hit_rate", "hash_ms")
+OF_DRAFTS = ("drafted_tokens", "accepted_tokens", "acceptance_rate", "tokens_per_step")
+
+
+def test_what_is_off_has_no_figures_and_says_so():
+    metrics = run_metrics([make_request(num_cached_tokens=4)], [make_step(0, 0, 1)], 1.0)
+    assert {metrics[name].reason for name in OF_CACHE} == {"prefix caching is off"}
+    assert {metrics[name].reason for name in OF_DRAFTS} == {"speculation is off"}
+    assert {metrics[name].value for name in (*OF_CACHE, *OF_DRAFTS)} == {None}
+
+
+def test_the_hit_rate_is_of_the_prompts_that_were_admitted():
+    requests = [
+        make_request("a", num_prompt_tokens=30, num_cached_tokens=16),
+        make_request("b", num_prompt_tokens=10),
+        make_request("c", first_ms=None, num_prompt_tokens=1000, finish_reason="aborted", error="cut"),
+        make_request("d", num_prompt_tokens=24, num_cached_tokens=16, finish_reason="aborted", error="cut"),
+    ]
+    steps = [make_step(0, 0, 1, hash_ns=1_500_000), make_step(1, 1, 2, hash_ns=500_000)]
+    metrics = run_metrics(requests, steps, 1.0, CACHING)
+    assert value(metrics, "cached_tokens") == 32
+    assert value(metrics, "prefix_cache_hit_rate") == pytest.approx(50)
+    assert metrics["prefix_cache_hit_rate"].num_samples == 3
+    assert value(metrics, "hash_ms") == pytest.approx(2)
+
+
+def test_a_run_that_admitted_nothing_has_no_hit_rate():
+    metrics = run_metrics([failed_request()], [], 1.0, CACHING)
+    assert metrics["prefix_cache_hit_rate"].reason == "no request was admitted"
+    assert value(metrics, "cached_tokens") == 0
+
+
+def test_drafts_are_counted_over_all_requests_and_steps():
+    requests = [
+        make_request("a", num_drafted_tokens=6, num_accepted_tokens=3),
+        make_request("b", num_drafted_tokens=4),
+    ]
+    steps = [
+        make_step(0, 0, 1, "prefill"),
+        make_step(1, 1, 2, num_decode_rows=2, num_accepted_tokens=2),
+        make_step(2, 2, 3, num_decode_rows=2, num_accepted_tokens=1),
+    ]
+    metrics = run_metrics(requests, steps, 1.0, DRAFTING)
+    assert value(metrics, "drafted_tokens") == 10 and value(metrics, "accepted_tokens") == 3
+    assert value(metrics, "acceptance_rate") == pytest.approx(30)
+    assert metrics["acceptance_rate"].num_samples == 10
+    assert value(metrics, "tokens_per_step") == pytest.approx(1.75)
+
+
+def test_without_a_draft_there_is_no_acceptance():
+    metrics = run_metrics([make_request()], [make_step(0, 0, 1, "prefill")], 1.0, DRAFTING)
+    assert metrics["acceptance_rate"].reason == "no token was drafted"
+    assert metrics["tokens_per_step"].reason == "no decode step"
+
+
+def test_tokens_of_one_step_share_its_time_and_the_wait_is_in_the_gap_before_them():
+    request = make_request(token_ms=(10, 40, 40, 40, 50))
+    metrics = run_metrics([request], [], 1.0, DRAFTING)
+    assert latencies(request).itl_ms.tolist() == pytest.approx([30, 0, 0, 10])
+    assert value(metrics, "max_itl_ms") == pytest.approx(30) and value(metrics, "median_itl_ms") == 5
+    assert value(metrics, "mean_tpot_ms") == pytest.approx(10)
+    assert "share its time" in DEFINITIONS["median_itl_ms"].text
+
+
+@given(st.lists(st.sampled_from([0.0, 1.0, 250.0]), min_size=1, max_size=8))
+def test_no_tpot_is_ever_zero_however_many_tokens_a_step_gave(gaps):
+    tokens = [10 + sum(gaps[:index]) for index in range(len(gaps) + 1)]
+    metric = run_metrics([make_request(token_ms=tokens)], [], 1.0, DRAFTING)["mean_tpot_ms"]
+    assert metric.value is None or metric.value > 0
+    assert (metric.value is None) == (sum(gaps) == 0)
+
+
+def test_a_request_that_a_stop_token_ended_is_complete():
+    metrics = run_metrics([make_request(finish_reason="stop")], [], 1.0)
+    assert value(metrics, "completed_requests") == 1 and value(metrics, "output_tokens") == 3

@@ -8,7 +8,9 @@ import pytest
 from records import failed_request, make_request, make_run
 from rich.console import Console
 
+from runner.config import RunnerConfig
 from suite.checks import Finding
+from suite.metrics import run_metrics
 from suite.plan import Options, for_check, make_plan
 from suite.progress import (
     LineProgress,
@@ -21,7 +23,7 @@ from suite.progress import (
 )
 from suite.protocol import Progress
 from suite.publish import Published
-from suite.record import Failure, Status
+from suite.record import Failure, LogprobVerdict, Status
 from suite.summary import summarise
 
 
@@ -195,3 +197,27 @@ def test_nothing_run_at_all_still_prints(tmp_path):
 
 def test_an_outcome_without_throughput_says_so():
     assert outcome(make_run([failed_request()])).startswith("no throughput, 0 steps")
+
+
+def test_hit_and_acceptance_rates_stand_in_every_row_where_any_arm_has_them(tmp_path):
+    requests = [make_request(num_prompt_tokens=8, num_cached_tokens=2, num_drafted_tokens=4)]
+    on = run_metrics(requests, (), 1.0, RunnerConfig(prefix_caching=True, num_speculative_tokens=2))
+    runs = [make_run(requests, arm="ids", metrics=on), make_run(requests, arm="skip")]
+    header, _, first, second = printed(tmp_path, runs).splitlines()[1:5]
+    assert "cache hits %" in header and "drafts accepted %" in header
+    assert first.split()[-4:] == ["25", "0", "0", "yes"] and second.split()[-4:] == ["off", "off", "0", "yes"]
+    assert "cache hits" not in printed(tmp_path, runs[1:])
+
+
+def test_log_probabilities_are_told_where_they_were_checked():
+    right = LogprobVerdict(num_checked=6, num_wrong=0, max_error=2.1e-6)
+    run = make_run([make_request()], logprobs=right)
+    assert outcome(run).endswith("3 tokens right, log-probabilities right to 2e-06")
+    wrong = LogprobVerdict(num_checked=6, num_wrong=2, max_error=0.5)
+    assert outcome(run.model_copy(update={"logprobs": wrong})).endswith(
+        "log-probabilities of 2 of 6 tokens WRONG"
+    )
+    control = run.model_copy(update={"logprobs": wrong, "is_control": True})
+    assert "WRONG" not in outcome(control) and "log-prob" not in outcome(make_run([make_request()]))
+    (arm,) = summarise([run, run.model_copy(update={"logprobs": wrong})], ())
+    assert arm.logprobs == LogprobVerdict(num_checked=12, num_wrong=2, max_error=0.5)

@@ -44,6 +44,7 @@ PAGES: dict[str, tuple[Callable[[], FakeLoaded], int]] = {  # fabrication, chart
     "all-failed": (fabricate.all_failed, 0),
     "interrupted": (fabricate.interrupted, 7),
     "none-finished": (fabricate.none_finished, 0),
+    "features": (lambda: fabricate.with_features(["repeated prompts, said at length"]), 10),
     "one-token": (lambda: fabricate.loaded(num_output=1), 6),
     "hostile": (fabricate.hostile, 10),
     "large": (fabricate.large, 7),

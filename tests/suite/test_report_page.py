@@ -27,6 +27,7 @@ FABRICATIONS: dict[str, Callable[[], FakeLoaded]] = {
     "interrupted": fabricate.interrupted,
     "none-finished": fabricate.none_finished,
     "controls": fabricate.with_controls,
+    "features": lambda: fabricate.with_features(["repeated prompts"]),
     "one-token": lambda: fabricate.loaded(num_output=1),
     "hostile": fabricate.hostile,
 }

@@ -345,3 +345,66 @@ def test_two_cases_of_one_label_stay_apart() -> None:
     loaded.runs = [run.model_copy(update={"case_label": "same"}) for run in loaded.runs]
     labels = [series.case_label for series in from_loaded(loaded).series]
     assert labels == ["same (id-a)", "same (id-b)"]
+
+
+FEATURES = ("Cache hits", "Drafts accepted", "Log-probabilities")
+REPEATED = "the prefix cache gave 40.0 % of prompt positions, though traffic.shared_prefix is not set"
+
+
+def test_what_is_off_everywhere_has_no_column() -> None:
+    loaded = fabricate.loaded(num_rounds=2)
+    assert not set(FEATURES) & set(tables.verdicts(from_loaded(loaded)).columns)
+    requests = tables.request_tokens(from_loaded(loaded).scenarios[0])
+    assert "Cached tokens" not in requests.columns and "Drafts accepted" not in requests.columns
+    text = answer(from_loaded(loaded))
+    assert "cache" not in text and "drafted" not in text
+
+
+def test_hits_and_drafts_stand_in_every_row_where_any_arm_has_them() -> None:
+    table = tables.verdicts(from_loaded(fabricate.with_features()))
+    off, on = (words(cell).strip() for cell in column(table, "Cache hits"))
+    assert off == "off" and on.startswith("40 %") and "n = 2 rounds" in on
+    off, on = (words(cell).strip() for cell in column(table, "Drafts accepted"))
+    assert off == "off" and on.startswith("33.33 %") and "tokens a decode step" in on
+    off, on = column(table, "Log-probabilities")
+    assert words(off).startswith("n/a: none asked for")
+    assert words(on).startswith("✗ 1 wrong n = 64 tokens; largest error 0.5") and on.mark == "wrong"
+
+
+def test_the_answer_tells_hits_and_acceptance() -> None:
+    text = answer(from_loaded(fabricate.with_features()))
+    assert "The prefix cache gave a median of 40 % of prompt positions (40 % each time, n = 2 rounds" in text
+    assert "Of 48 tokens drafted in 2 rounds 33.33 % were accepted." in text
+    assert "Beware" not in text
+
+
+def test_hits_of_prompts_not_meant_to_share_are_in_doubt_and_warned_of() -> None:
+    data = from_loaded(fabricate.with_features([REPEATED]))
+    off, on = column(tables.verdicts(data), "Cache hits")
+    assert off.mark == "" and on.mark == "doubt" and "? repeated prompts" in words(on)
+    assert answer(data).endswith(f"Beware of on · sync-ids: {REPEATED}.")
+
+
+def test_each_request_shows_its_cached_tokens_and_drafts() -> None:
+    table = tables.request_tokens(from_loaded(fabricate.with_features()).scenarios[0])
+    cached = [words(cell).strip() for cell in column(table, "Cached tokens")]
+    assert cached == ["0 of 80"] * 4 + ["32 of 80"] * 4
+    assert [words(cell).strip() for cell in column(table, "Drafts accepted")][4:] == ["4 of 12"] * 4
+    assert len({len(row) for row in table.rows} | {len(table.columns)}) == 1
+
+
+def test_requests_of_older_files_show_that_drafts_were_not_recorded() -> None:
+    loaded = fabricate.with_features()
+    frames = loaded.request_frames
+    for run_id, frame in frames.items():
+        frames[run_id] = frame.drop(columns="num_accepted_tokens")
+    table = tables.request_tokens(from_loaded(loaded).scenarios[0])
+    assert {words(cell).strip() for cell in column(table, "Drafts accepted")} == {"n/a: not recorded"}
+
+
+def test_the_time_of_hashing_is_shown_for_the_steps_that_hashed() -> None:
+    off, on = from_loaded(fabricate.with_features()).series
+    assert not any("hashing" in words(cell) for cell in column(tables.step_times(off), "Time"))
+    rows = [row for row in tables.step_times(on).rows if "hashing prompts" in words(row[1])]
+    assert [words(row[0]).strip() for row in rows] == ["prefill"]
+    assert words(rows[0][-1]).strip() == "2 ms"

@@ -1,5 +1,6 @@
 """The scenarios in the repository hold what their descriptions say."""
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -31,3 +32,39 @@ def test_the_demonstration_admits_nothing_before_its_embeddings() -> None:
     (case,) = expand(scenario)
     assert {"ids", "refresh", "stale", "overwrite", "gated"} == set(scenario.arms)
     assert {item.kind for item in build_workload(case, scenario.seed).requests} == {"pure"}
+
+
+def test_sampling_compares_greedy_with_all_that_a_sampler_does_on_ids_and_embeddings() -> None:
+    scenario = load_scenario(SCENARIOS / "sampling.yaml")
+    greedy, warm = (build_workload(case, scenario.seed).requests for case in expand(scenario))
+    assert all(item.request.sampling.is_plain for item in greedy)
+    params = [item.request.sampling for item in warm]
+    assert all(one.temperature and one.reads_history and one.logprobs for one in params)
+    assert len({one.seed for one in params}) == len(params)
+    assert {item.kind for item in warm} >= {"text", "image", "spliced"}
+    for one, other in zip(greedy, warm, strict=True):
+        assert one.request.prompt == other.request.prompt
+
+
+def test_prefix_caching_has_every_kind_of_prompt_more_than_once_in_each_group() -> None:
+    scenario = load_scenario(SCENARIOS / "prefix-caching.yaml")
+    off, on = expand(scenario)
+    assert (off.runner_config.prefix_caching, on.runner_config.prefix_caching) == (False, True)
+    workload = build_workload(on, scenario.seed)
+    assert workload.hash == build_workload(off, scenario.seed).hash
+    shared = scenario.traffic.shared_prefix
+    assert shared is not None and shared.tokens.largest >= 2 * on.runner_config.block_size
+    groups = {item.request.prompt.token_ids[: shared.tokens.largest] for item in workload.requests}
+    assert len(groups) == shared.groups
+    kinds = Counter(item.kind for item in workload.requests)
+    assert set(kinds) == {"text", "image", "pure", "spliced", "image+spliced"}
+    images = [image.key for item in workload.requests for image in item.request.prompt.images]
+    assert len(set(images)) == shared.groups < len(images)
+
+
+def test_speculation_compares_none_with_some_on_greedy_output_that_is_long() -> None:
+    scenario = load_scenario(SCENARIOS / "speculation.yaml")
+    cases = expand(scenario)
+    assert [case.runner_config.num_speculative_tokens for case in cases] == [0, 3]
+    for item in build_workload(cases[1], scenario.seed).requests:
+        assert item.request.sampling.is_plain and item.request.sampling.max_tokens >= 100

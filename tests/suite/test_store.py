@@ -47,7 +47,7 @@ def test_steps_come_back_as_they_were_whatever_buffers_each_used(folder):
             0, 0, 10, "prefill", copies={"staging": 1, "pixels": 2}, bytes={"staging": 64, "pixels": 9}
         ),
         make_step(1, 10, 20, copies={"staging": 1}, bytes={"staging": 2**53 + 1}),
-        make_step(2, 20, 30),
+        make_step(2, 20, 30, hash_ns=7, num_draft_tokens=6, num_accepted_tokens=1),
     ]
     folder.write_steps("r", steps)
     loaded = load_run(folder.path)
@@ -63,13 +63,17 @@ def test_requests_come_back_as_they_were_nulls_and_big_numbers_included(folder):
         make_request("a", num_tokens_right=3, num_tokens_wrong=0, num_tokens_tied=0),
         make_request("b", token_ms=(10,)),
         failed_request("c", error="prompt </script> 太长 🧨\u2028"),
+        make_request("d", num_cached_tokens=4, num_drafted_tokens=5, num_accepted_tokens=2),
+        make_request("e", logprobs=(-0.1, -(2.0**-40), -1e-9)),
+        failed_request("f"),
+        make_request("g", token_ms=(), logprobs=()),
     ]
     folder.write_requests("r", requests)
     loaded = load_run(folder.path)
     assert loaded.request_records("r") == requests
     frame = loaded.requests("r")
     assert frame["first_scheduled_ns"].iloc[0] == START_NS + 5_000_000
-    assert frame["tpot_ms"].isna().tolist() == [False, True, True]
+    assert frame["tpot_ms"].isna().tolist()[:3] == [False, True, True]
     assert frame["undefined"].iloc[1] == "itl_ms: one output token; tpot_ms: one output token"
 
 

@@ -11,13 +11,22 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import ClassVar
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from records import make_step
 
 from runner.config import Decision
-from runner.core import DeviceError, DeviceInfo, FinishReason, Prompt, RequestState, RequestStatus
+from runner.core import (
+    DeviceError,
+    DeviceInfo,
+    FinishReason,
+    Prompt,
+    RequestState,
+    RequestStatus,
+    TokenLogprobs,
+)
 from runner.measure import Recorder, Timeline, now_ns
 from suite import worker as worker_module
 from suite.arrivals import ScheduledArrivals
@@ -45,6 +54,9 @@ name: fake
 model: tiny-qwen3
 traffic: {num_requests: 3, prompt_tokens: 4, output_tokens: 4, arrivals: {kind: constant, rate: 200}}
 """
+
+
+ENDINGS = {"eos": FinishReason.EOS, "stop": FinishReason.STOP}
 
 
 class FakeEngine:
@@ -90,12 +102,16 @@ class FakeEngine:
             state.finish_reason, state.error = FinishReason.ERROR, "17 placeholders, 16 image tokens"
             return
         print("stray text that must not reach the suite")
-        state.finish_reason = FinishReason.EOS if action == "eos" else FinishReason.MAX_TOKENS
+        state.finish_reason = ENDINGS.get(action, FinishReason.MAX_TOKENS)
         state.output_ids = list(range(request.sampling.max_tokens))
+        if request.sampling.logprobs is not None:
+            value = -2.0 if action == "odd-logprob" else FakeOracle.LOGPROB
+            state.logprobs = [TokenLogprobs(value, 1, ()) for _ in state.output_ids]
+        state.num_cached, state.num_drafted, state.num_accepted = 2, 3, 1
         timeline.first_scheduled_ns = now_ns()
         timeline.token_ns = [now_ns() for _ in state.output_ids]
         timeline.finished_ns = now_ns()
-        num_tokens = len(request.prompt) + len(state.output_ids) - 1
+        num_tokens = len(request.prompt) + len(state.output_ids) - 1 - 2 + 3 - 1
         self.recorder.steps.append(make_step(index, index, index + 1, num_tokens=num_tokens))
 
 
@@ -110,11 +126,16 @@ class FakeDevice:
 class FakeOracle:
     """Right, but for the request ids in `wrong`."""
 
+    LOGPROB = -2.5
+
     wrong: tuple[str, ...] = ()
     num_made = 0
 
     def __init__(self, model, num_threads):
         FakeOracle.num_made += 1
+
+    def logprobs(self, request, output_ids):
+        return np.full((len(output_ids), 4096), self.LOGPROB)
 
     def check(self, request, output_ids):
         from suite.oracle import Check
@@ -310,8 +331,55 @@ def test_a_negative_control_records_what_its_flags_predict(run, embeds_case, mon
     ]
     assert [record.is_control for record in records] == [True, True]
     assert records[1].predicts_wrong is True and records[0].predicts_wrong is not None
-    (reply,) = finished(run({0: "eos"}, is_timed=False, store=None, rotation=0, arm="stale", of=embeds_case))
-    assert reply.record.predicts_wrong is None  # an early end changes the steps
+    for early in ("eos", "stop"):
+        replies = run({0: early}, is_timed=False, store=None, rotation=0, arm="stale", of=embeds_case)
+        assert finished(replies)[0].record.predicts_wrong is None  # an early end changes the steps
+
+
+def made(tmp_path, *overrides):
+    file = tmp_path / "made.yaml"
+    file.write_text(SCENARIO)
+    return make_plan([file], Options(overrides=overrides)).cases[0].case
+
+
+def test_what_the_cache_and_the_drafts_gave_is_recorded_and_measured_where_they_are_on(run, folder, tmp_path):
+    on = made(tmp_path, "runner.prefix_caching=true", "runner.num_speculative_tokens=3")
+    record = finished(run(of=on))[0].record
+    (first, *_) = load_run(folder.path).request_records("r0")
+    assert (first.num_cached_tokens, first.num_drafted_tokens, first.num_accepted_tokens) == (2, 3, 1)
+    assert record.metrics["prefix_cache_hit_rate"].value == 50
+    assert record.metrics["acceptance_rate"].value == pytest.approx(100 / 3)
+    assert finished(run())[0].record.metrics["prefix_cache_hit_rate"].reason == "prefix caching is off"
+
+
+def test_hits_in_traffic_that_was_not_meant_to_share_are_warned_of(run, tmp_path):
+    (text,) = finished(run(of=made(tmp_path, "runner.prefix_caching=true")))[0].record.warnings
+    assert "the prefix cache gave 50.0 % of prompt positions" in text
+    shared = "traffic.shared_prefix={groups: 1, tokens: 2}"
+    assert finished(run(of=made(tmp_path, "runner.prefix_caching=true", shared)))[0].record.warnings == ()
+    assert finished(run())[0].record.warnings == ()
+
+
+def test_log_probabilities_are_kept_and_checked_where_they_were_asked_for(run, folder, tmp_path):
+    assert finished(run())[0].record.logprobs is None
+    assert load_run(folder.path).request_records("r0")[0].logprobs is None
+    asked = made(tmp_path, "traffic.sampling.logprobs=0")
+    found = finished(run(of=asked))[0].record.logprobs
+    assert (found.num_checked, found.num_wrong, found.max_error) == (12, 0, 0)
+    assert load_run(folder.path).request_records("r0")[0].logprobs == (-2.5,) * 4
+    found = finished(run({1: "odd-logprob"}, of=asked))[0].record.logprobs
+    assert (found.num_wrong, found.max_error, found.first_wrong) == (4, 0.5, ("request-0001", 0))
+
+
+def test_the_engine_gets_the_sampling_of_the_scenario(run, tmp_path, monkeypatch):
+    seen = []
+    serve_one = FakeEngine.serve
+    monkeypatch.setattr(
+        FakeEngine, "serve", lambda self, request: (seen.append(request), serve_one(self, request))
+    )
+    run(of=made(tmp_path, "traffic.sampling={temperature: 0.7, stop_token_ids: [9]}"))
+    assert {(one.sampling.temperature, one.sampling.stop_token_ids) for one in seen} == {(0.7, (9,))}
+    assert len({one.sampling.seed for one in seen}) == 3
 
 
 def test_a_workload_that_changed_since_the_plan_is_refused(run):

@@ -1,0 +1,83 @@
+"""Whether a runner's log-probabilities are the model's own: held against the oracle's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from runner.core import Request, RequestState, TokenLogprobs
+from suite.record import LogprobVerdict, RequestRecord
+
+TOLERANCE = 1e-4
+"""Of a log-probability in float32: packed and single forwards differ by about 1e-5."""
+
+
+class Reference(Protocol):
+    """What is asked of the oracle."""
+
+    def logprobs(self, request: Request, output_ids: Sequence[int], /) -> Any:
+        """An array: log-softmax of the model's own logits for each output token, (outputs, vocabulary)."""
+
+
+def check_logprobs(
+    oracle: Reference,
+    completed: Iterable[RequestRecord],
+    asked: Mapping[str, Request],
+    states: Mapping[str, RequestState],
+) -> LogprobVerdict | None:
+    """Every completed request that asked for any; None where none did."""
+    errors: dict[str, list[float]] = {}
+    for record in completed:
+        request = asked[record.request_id]
+        num_top = request.sampling.logprobs
+        if num_top is not None and record.output_ids:
+            expected = np.asarray(oracle.logprobs(request, record.output_ids), np.float64)
+            given = states[record.request_id].logprobs
+            errors[record.request_id] = position_errors(expected, record.output_ids, given, num_top)
+    return _verdict(errors) if errors else None
+
+
+def position_errors(
+    expected: npt.NDArray[np.float64],
+    output_ids: Sequence[int],
+    given: Sequence[TokenLogprobs],
+    num_top: int,
+) -> list[float]:
+    """The largest absolute error at each output token; infinite where one is missing or no number.
+
+    `expected` has shape (outputs, vocabulary). The most likely tokens must have the log-probabilities that
+    the model gives those ids, and the highest there are.
+    """
+    missing = [math.inf] * (len(output_ids) - len(given))
+    rows = zip(expected, output_ids, given, strict=False)
+    return [_position_error(row, token, found, num_top) for row, token, found in rows] + missing
+
+
+def _position_error(row: npt.NDArray[np.float64], token_id: int, found: TokenLogprobs, num_top: int) -> float:
+    ids = [token_id, *(top_id for top_id, _ in found.top)]
+    if len(found.top) != num_top or not all(0 <= top_id < len(row) for top_id in ids):
+        return math.inf
+    values = np.array([found.logprob, *(value for _, value in found.top)])
+    highest = -np.sort(-row)[:num_top]
+    error = float(np.abs(np.concatenate([values - row[ids], values[1:] - highest])).max())
+    return math.inf if math.isnan(error) else error
+
+
+def _verdict(errors: Mapping[str, Sequence[float]]) -> LogprobVerdict:
+    wrong = [
+        (name, index)
+        for name, values in errors.items()
+        for index, error in enumerate(values)
+        if error > TOLERANCE
+    ]
+    finite = [error for values in errors.values() for error in values if math.isfinite(error)]
+    return LogprobVerdict(
+        num_checked=sum(len(values) for values in errors.values()),
+        num_wrong=len(wrong),
+        max_error=max(finite, default=None),
+        first_wrong=wrong[0] if wrong else None,
+    )
