@@ -59,7 +59,7 @@ PASSES: Mapping[tuple[str, str], PassCost] = MappingProxyType(
         # id read, id written
         ("route.ids", "slice"): PassCost(8, 0, 1),
         ("route.ids", "scatter"): PassCost(8, 0, 4),
-        (_DRAFTS, "scatter"): PassCost(8, 0, 4),
+        (_DRAFTS, "scatter"): PassCost(8, 0, 5),
         # flag written; derived: mask read too
         ("flags", "fill"): PassCost(1, 0, 1),
         ("flags", "derived"): PassCost(2, 0, 13),
@@ -91,6 +91,8 @@ PASSES: Mapping[tuple[str, str], PassCost] = MappingProxyType(
 
 _POSITION_BYTES = 16  # a position and a cache slot written for each token
 _POSITION_LAUNCHES = 17
+_BY_SLOT_LAUNCHES = 6  # how far a row is computed is taken from its slot where the host guesses
+_ROPE_LAG_LAUNCHES = 3
 _METADATA_BYTES = 4
 _SCALING_FAMILIES = frozenset({"gemma3"})  # a lookup there is followed by a pass that scales its rows
 
@@ -113,7 +115,7 @@ def _cost(
     if isinstance(command, (Upload, Download)):
         return _copy_cost(command, row_bytes(buffers[command.buffer]))
     if isinstance(command, Positions):
-        return _positions_cost(command)
+        return _positions_cost(command, model)
     kind, count = pass_of(command, is_derived)
     cost = scaled_pass(kind, model)
     row = row_bytes(buffers["inputs_embeds"])
@@ -148,7 +150,7 @@ def _copy_cost(command: Upload | Download, bytes_a_row: int) -> CommandCost:
     return CommandCost(copies=1, upload_bytes=num_bytes, device_bytes=num_bytes, launches=1)
 
 
-def _positions_cost(command: Positions) -> CommandCost:
+def _positions_cost(command: Positions, model: ModelSpec) -> CommandCost:
     layout = MetadataLayout(
         command.num_rows,
         command.table_width,
@@ -159,4 +161,7 @@ def _positions_cost(command: Positions) -> CommandCost:
         command.num_drafted,
     )
     num_bytes = layout.size * _METADATA_BYTES + command.count * _POSITION_BYTES
-    return CommandCost(device_bytes=num_bytes, launches=_POSITION_LAUNCHES)
+    launches = _POSITION_LAUNCHES + command.by_slot * _BY_SLOT_LAUNCHES
+    if command.by_slot and model.rope == "mrope":
+        launches += _ROPE_LAG_LAUNCHES
+    return CommandCost(device_bytes=num_bytes, launches=launches)

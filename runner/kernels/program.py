@@ -191,8 +191,9 @@ class Program:
 
     def _route_drafts(self, source: str, count: int) -> None:
         metadata = self._current_metadata()
-        _check_range("draft", metadata.draft_source[:count], self._buffers[source].numel())
-        drafts = self._buffers[source].flatten()[metadata.draft_source].clamp(min=0)
+        places, proposed = metadata.draft_source, self._buffers[source].flatten()
+        _check_range("draft", places, len(proposed))
+        drafts = proposed[places].clamp(min=0)
         self._buffers["input_ids"].index_copy_(0, metadata.draft_target, drafts)
 
     def _flags(self, kind: str, count: int) -> None:
