@@ -393,11 +393,12 @@ def test_a_cached_request_whose_next_image_finds_no_slot_waits_and_takes_nothing
     bare = prompt_of(NARROW_VL, head, 1)
     second = prompt_of(NARROW_VL, [("image", 2)], 2)
     touching = Prompt((*bare.token_ids, *second.token_ids[1:]), (*bare.images, *second.images))
-    simulation.submit(image_request("x", [8, ("image", 3), 20], seed=4))
-    simulation.step()  # image 3 fills the slot and is cut by the budget: it is held
+    simulation.submit(image_request("x", [9, ("image", 3), 2], seed=4))
+    simulation.step()  # image 3 fills the slot and is cut by the budget: it is held for one step more
     simulation.submit(request("b", touching, 2))
     waiting = simulation.state("b")
     simulation.step()
+    assert [(row.request_id, row.num_tokens) for row in simulation.last.rows] == [("x", 4)]
     assert (waiting.status, waiting.block_ids, waiting.num_computed) == (RequestStatus.WAITING, [], 0)
     simulation.run()
     assert admissions(simulation)["b"] == 8

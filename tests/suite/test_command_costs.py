@@ -3,14 +3,13 @@
 import contextlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from bad_inputs import GOOD
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from runner.commands import Command, Positions, Upload, buffer_table
+from runner.commands import Command, Logprobs, Positions, RouteDrafts, Upload, buffer_table, history_width
 from runner.config import RunnerConfig
 from runner.core import Request
 from runner.device.host import HostDevice
@@ -34,7 +33,21 @@ _ROW_PASSES = {
     "index_put_": 2,
 }
 _SOURCES = {"index_copy_": 3, "index_put_": 2}  # their result is the whole target; the argument that is not
-_NO_LAUNCH = {"slice", "view", "select", "unsqueeze", "resolve_conj", "resolve_neg", "t", "detach", "alias"}
+_NO_LAUNCH = {
+    *("slice", "view", "flatten", "select", "unsqueeze", "resolve_conj", "resolve_neg"),
+    *("t", "detach", "alias"),
+}
+    "slice",
+    "view",
+    "flatten",
+    "select",
+    "unsqueeze",
+    "resolve_conj",
+    "resolve_neg",
+    "t",
+    "detach",
+    "alias",
+}
 
 
 _NEVER_MULTIMODAL = {("lookup", "indexed"), ("merge", "index")}
@@ -186,24 +199,9 @@ def test_copies_and_positions_launch_what_the_table_says(counted: tuple[Case, _C
                 assert operations.launches == cost.launches, f"{command}"
 
 
-@dataclass(frozen=True, slots=True)
-class _OfTheModel(Command):
-    operation: ClassVar[str] = "logprobs"
-    values: str
-    ids: str
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Drafts(Command):
-    operation: ClassVar[str] = "route.drafts"
-    source: str
-    count: int
-
-
 def test_what_the_model_computes_is_left_to_it_and_drafts_are_an_id_read_and_written() -> None:
     config, model = RunnerConfig(num_speculative_tokens=3), MODELS["tiny-qwen3"]
-    commands = [_OfTheModel("logprobs.0", "logprob_ids.0", 4), _Drafts("draft_ids.1", 6)]
+    commands: list[Command] = [Logprobs("logprobs.0", "logprob_ids.0", 4), RouteDrafts("draft_ids.1", 6)]
     computed, drafts = step_costs(commands, model, buffer_table(config, model))
     assert (computed.device_bytes, computed.launches, computed.copies) == (None, None, 0)
     assert pass_of(commands[1], is_derived=False) == (("route.drafts", "scatter"), 6)
@@ -213,4 +211,4 @@ def test_what_the_model_computes_is_left_to_it_and_drafts_are_an_id_read_and_wri
 def test_a_row_of_a_slot_is_an_upload_like_any_other() -> None:
     config, model = RunnerConfig(max_model_len=64), MODELS["tiny-qwen3"]
     (cost,) = step_costs([Upload("token_history", 2, 2, 3)], model, buffer_table(config, model))
-    assert (cost.copies, cost.upload_bytes) == (1, 3 * 64 * 4)
+    assert (cost.copies, cost.upload_bytes) == (1, 3 * history_width(config) * 4)

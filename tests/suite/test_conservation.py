@@ -66,7 +66,7 @@ def devices() -> Iterator[Callable[[RunnerConfig], Device]]:
         yield open_once
 
 
-def alike(embed: Embed, as_rows: bool) -> list[WorkloadRequest]:
+def alike(embed: Embed, as_rows: bool, **sampling: float) -> list[WorkloadRequest]:
     """Five prompts that begin alike for two blocks; every other one is supplied, where that is taken."""
     made = []
     for index, (num_own, num_output) in enumerate([(3, 9), (1, 12), (4, 7), (2, 11), (5, 8)]):
@@ -74,7 +74,7 @@ def alike(embed: Embed, as_rows: bool) -> list[WorkloadRequest]:
         prompt = Prompt(ids)
         if as_rows and index % 2 == 0:
             prompt = Prompt((), embeds=SuppliedRows(embed(ids).tobytes(), len(ids), BASE.hidden_size))
-        request = Request(f"r{index}", prompt, SamplingParams(num_output))
+        request = Request(f"r{index}", prompt, SamplingParams(num_output, **sampling))
         made.append(WorkloadRequest(request, 0.0, "text", 0))
     return made
 
@@ -162,7 +162,9 @@ def test_drafts_are_accounted_for_whether_right_or_wrong(
     arm: str, devices: Callable[[RunnerConfig], Device], embed: Embed
 ) -> None:
     config = replace(CONFIG, num_speculative_tokens=3)
-    records, steps = run(devices(config), BASE, config, arm, alike(embed, ARMS[arm].prompt_embeds))
+    # Tokens seen before become likely, so that drafts are right now and then.
+    given = alike(embed, ARMS[arm].prompt_embeds, repetition_penalty=0.3, frequency_penalty=-2.0)
+    records, steps = run(devices(config), BASE, config, arm, given)
     assert all(is_completed(record) for record in records)
     assert "tokens-conserved" not in rules(records, steps)
     assert 0 < sum(step.num_draft_tokens for step in steps) == sum(r.num_drafted_tokens for r in records)
