@@ -1,0 +1,252 @@
+"""Trials: tests run in a forked child on a copy of the tree, patched or not, a few children at a time.
+
+The parent has the libraries loaded (`preload`) and nothing of the tree, so that a child starts at once and
+imports its own copy. A child leads a process group of its own, which is killed when its trial ends, however
+that came about.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from mutants.mutant import Mutant
+
+Outcome = Literal["killed", "timeout", "survived", "error"]
+
+# The tests' own packages are the only ones that every child imports anew.
+_LIBRARIES = (
+    *("numpy", "torch", "hypothesis", "_hypothesis_pytestplugin", "transformers"),
+    *("transformers.models.gemma3.modeling_gemma3", "transformers.models.qwen3.modeling_qwen3"),
+    "transformers.models.qwen2_5_vl.modeling_qwen2_5_vl",
+)
+_NOT_COPIED = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "results", "build", "docs")
+_POLL_S = 0.02
+_ALL_PASSED, _SOME_FAILED = 0, 1
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What came of a mutant. `test` noticed it (or broke), `text` is the first line of how."""
+
+    mutant: Mutant
+    outcome: Outcome
+    seconds: float = 0.0
+    test: str = ""
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a child's tests ended; `code` is pytest's, None when the child was cut or died."""
+
+    code: int | None
+    seconds: float
+    test: str = ""
+    text: str = ""
+    timed_out: bool = False
+
+
+def preload() -> None:
+    """Load what the tests load, so that no child has to; starts no thread."""
+    for name in _LIBRARIES:
+        importlib.import_module(name)
+
+
+class Bench:
+    """Copies of a tree in a temporary folder, one for every child at work; a context manager."""
+
+    def __init__(self, root: Path, num_slots: int) -> None:
+        self._root = root
+        self._num_slots = num_slots
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Bench:
+        folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="stepcost-mutants-"))
+        self._folder = Path(folder)
+        self.free = [self._folder / f"tree{slot}" for slot in range(self._num_slots)]
+        for copy in self.free:
+            shutil.copytree(self._root, copy, ignore=_NOT_COPIED)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stack.close()
+
+
+class Trial:
+    """A child at work on a copy; the copy is as it was once the trial is closed."""
+
+    def __init__(self, copy: Path, tests: Sequence[str], timeout_s: float, mutant: Mutant | None) -> None:
+        self.mutant = mutant
+        self.copy = copy
+        self._kept = (copy / mutant.file).read_bytes() if mutant else b""
+        self._told = copy.with_suffix(".json")
+        self._started = time.monotonic()
+        self._timeout_s = timeout_s
+        if mutant:
+            mutant.apply(copy)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self._pid = os.fork()
+        if not self._pid:
+            _child(copy, tests, self._told)
+        with contextlib.suppress(OSError):  # the child does the same; whoever is first
+            os.setpgid(self._pid, self._pid)
+
+    def ending(self) -> Ending | None:
+        """How it ended, or None while it runs."""
+        seconds = time.monotonic() - self._started
+        pid, status = os.waitpid(self._pid, os.WNOHANG)
+        if not pid:
+            if seconds < self._timeout_s:
+                return None
+            self.close()
+            return Ending(None, seconds, text=f"no end after {self._timeout_s:.0f} s", timed_out=True)
+        self._pid = 0
+        told = json.loads(self._told.read_text(encoding="utf-8")) if self._told.exists() else {}
+        self.close(group=pid)
+        code = os.waitstatus_to_exitcode(status)
+        if code < 0 or "code" not in told:
+            return Ending(None, seconds, text=f"its process ended with {code} and told nothing")
+        return Ending(told["code"], seconds, told["test"], told["text"])
+
+    def close(self, group: int = 0) -> None:
+        """Kill what is left of the child's group and put the copy right. Harmless when called twice."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if group or self._pid:
+                os.killpg(group or self._pid, signal.SIGKILL)
+        if self._pid:
+            os.waitpid(self._pid, 0)
+            self._pid = 0
+        self._told.unlink(missing_ok=True)
+        shutil.rmtree(self.copy / ".hypothesis", ignore_errors=True)
+        if self.mutant:
+            (self.copy / self.mutant.file).write_bytes(self._kept)
+
+
+def unmutated(bench: Bench, mutants: Sequence[Mutant], timeout_s: float) -> Ending:
+    """All selected tests, once, on the tree as it is: shared out over the slots. The first bad ending."""
+    tests = list(dict.fromkeys(test for mutant in mutants for test in mutant.tests))
+    num_slots = min(len(bench.free), len(tests))
+    shares = [tests[slot::num_slots] for slot in range(num_slots)]
+    jobs = [(None, share, timeout_s) for share in shares]
+    endings = [ending for _, ending in _run(bench, jobs)]
+    bad = [ending for ending in endings if ending.code != _ALL_PASSED]
+    return bad[0] if bad else Ending(_ALL_PASSED, max(ending.seconds for ending in endings))
+
+
+def trials(bench: Bench, mutants: Sequence[Mutant], timeout_s: float) -> Iterator[Verdict]:
+    """Each mutant's verdict, as they come."""
+    jobs = [(mutant, mutant.tests, timeout_s) for mutant in mutants]
+    for mutant, ending in _run(bench, jobs):
+        assert mutant is not None
+        yield _verdict(mutant, ending)
+
+
+def _run(
+    bench: Bench, jobs: Sequence[tuple[Mutant | None, Sequence[str], float]]
+) -> Iterator[tuple[Mutant | None, Ending]]:
+    left = list(reversed(jobs))
+    running: list[Trial] = []
+    try:
+        while left or running:
+            while left and bench.free:
+                mutant, tests, timeout_s = left.pop()
+                running.append(Trial(bench.free.pop(), tests, timeout_s, mutant))
+            for trial in list(running):
+                ending = trial.ending()
+                if ending is not None:
+                    running.remove(trial)
+                    bench.free.append(trial.copy)
+                    yield trial.mutant, ending
+            time.sleep(_POLL_S)
+    finally:
+        for trial in running:
+            trial.close()
+
+
+def _verdict(mutant: Mutant, ending: Ending) -> Verdict:
+    if ending.timed_out:
+        outcome: Outcome = "timeout"
+    elif ending.code in (None, _SOME_FAILED):
+        outcome = "killed"
+    else:
+        outcome = "survived" if ending.code == _ALL_PASSED else "error"
+    return Verdict(mutant, outcome, ending.seconds, ending.test, ending.text)
+
+
+# ---- in the child
+
+
+class _Listener:
+    """A pytest plugin: the first failure, and why."""
+
+    def __init__(self) -> None:
+        self.test = ""
+        self.text = ""
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.failed:
+            self._keep(report)
+
+    def pytest_collectreport(self, report: Any) -> None:
+        if report.failed:
+            self._keep(report)
+
+    def _keep(self, report: Any) -> None:
+        if self.test:
+            return
+        crash = getattr(report.longrepr, "reprcrash", None)
+        text = str(crash.message if crash else report.longrepr).strip()
+        self.test = report.nodeid
+        self.text = next(iter(text.splitlines()), "")
+
+
+def _child(copy: Path, tests: Sequence[str], told: Path) -> None:
+    """Run the tests in the copy, tell how they ended, and end this process."""
+    code = 1
+    try:
+        with contextlib.suppress(OSError):
+            os.setpgid(0, 0)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        _move_into(copy)
+        listener = _Listener()
+        fixed = ("-x", "-q", "-p", "no:cacheprovider", "-p", "_hypothesis_pytestplugin")
+        seed = "--hypothesis-seed=0"
+        pytest_code = int(pytest.main([*fixed, seed, f"--rootdir={copy}", *tests], plugins=[listener]))
+        story = {"code": pytest_code, "test": listener.test, "text": listener.text}
+        told.write_text(json.dumps(story), encoding="utf-8")
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _move_into(copy: Path) -> None:
+    """The copy instead of the tree: as current folder, for imports, and for processes started from here."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(null, descriptor)
+    os.chdir(copy)
+    sys.path[:] = [str(copy), *(path for path in sys.path[1:] if path)]
+    # A mutant may be as long as the original and written in the same second: no cached bytecode.
+    sys.dont_write_bytecode = True
+    os.environ |= {
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONPATH": str(copy),
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "OMP_NUM_THREADS": "1",
+    }
