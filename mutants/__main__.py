@@ -33,7 +33,6 @@ def main() -> int:
     if options.list:
         print_catalogue(console, mutants)
         return 0
-    signal.signal(signal.SIGTERM, _interrupt)
     preload()
     return run(_ROOT, mutants, console, options.jobs, options.timeout)
 
@@ -45,6 +44,7 @@ def run(root: Path, mutants: Sequence[Mutant], console: Console, num_jobs: int, 
         console.print(f"mutant {name} is stale: {why}; write it anew", markup=False, soft_wrap=True)
     if stale:
         return 1
+    signal.signal(signal.SIGTERM, _interrupt)
     started = time.monotonic()
     try:
         with Bench(root, num_jobs) as bench:

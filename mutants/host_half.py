@@ -19,8 +19,12 @@ _ASYNC = "tests/arms/test_async_engine.py::"
 _ROUTES = "tests/arms/test_routes.py::"
 _MROPE = "tests/arms/test_mrope.py::"
 _PLACEHOLDER = "tests/arms/test_placeholder.py::"
+_FORGETS = "tests/runner/test_forget.py"
 _NEXT_OWNER = f"{_PLACEHOLDER}test_a_placeholder_left_in_a_row_reaches_no_lookup_of_the_next_owner"
 _HAZARDS = "tests/hazards/"
+_MOVES = "tests/hazards/test_36013_download_before_its_event.py::"
+_FLAGS = "tests/hazards/test_45673_mask_not_refreshed.py::"
+_EVENTS = "tests/hazards/test_36942_result_before_its_event.py::"
 _CHUNKS = "tests/arms/test_chunks.py::test_rows_cut_into_chunks_come_in_their_order"
 
 
@@ -38,7 +42,7 @@ MUTANTS = (
         _BATCH,
         "            self.is_token_ids,\n            self.slots,\n",
         "            self.slots,\n",
-        (_HISTORY,),
+        (f"{_MOVES}test_a_row_moved_in_mid_prompt_brings_its_flags_and_rows",),
         hazards.MASK,
     ),
     Mutant(
@@ -46,23 +50,21 @@ MUTANTS = (
         _BATCH,
         "self.supplied[target], self.supplied[source] = self.supplied[source], None",
         "self.supplied[source] = None",
-        (
-            f"{_HAZARDS}test_36013_download_before_its_event.py::test_a_row_moved_in_mid_prompt_brings_its_flags_and_rows",
-        ),
+        (f"{_MOVES}test_a_row_moved_in_mid_prompt_brings_its_flags_and_rows",),
     ),
     Mutant(
         "rope-stays-behind-when-a-row-moves",
         _BATCH,
         "            self.rope_offset,\n",
         "",
-        (f"{_HAZARDS}test_36013_download_before_its_event.py::test_a_moved_row_keeps_its_rope_shift",),
+        (f"{_MOVES}test_a_moved_row_keeps_its_rope_shift",),
     ),
     Mutant(
         "flags-of-the-last-owner-stay",
         _BATCH,
         "        self.is_token_ids[row] = True\n",
         "",
-        (_HISTORY,),
+        (f"{_FLAGS}test_flags_of_a_rows_last_owner_are_not_those_of_the_next",),
         hazards.MASK,
     ),
     Mutant(
@@ -144,9 +146,7 @@ MUTANTS = (
         "runner/inputs/routes.py",
         "bool((self.target == order).all() and (self.source == order).all())",
         "bool((self.target == order).all())",
-        (
-            f"{_HAZARDS}test_36013_download_before_its_event.py::test_rows_that_moved_get_their_own_sampled_ids",
-        ),
+        (f"{_MOVES}test_rows_that_moved_get_their_own_sampled_ids",),
         hazards.DOWNLOAD,
     ),
     Mutant(
@@ -204,9 +204,7 @@ MUTANTS = (
         _COMPILE,
         '            Wait(SAMPLED, "output"),\n',
         "",
-        (
-            f"{_HAZARDS}test_36013_download_before_its_event.py::test_the_output_waits_for_its_sample_in_every_order",
-        ),
+        (f"{_MOVES}test_the_output_waits_for_its_sample_in_every_order",),
         hazards.DOWNLOAD,
     ),
     Mutant(
@@ -214,7 +212,7 @@ MUTANTS = (
         _COMPILE,
         '            Download(sampled, rows),\n            Record(OUTPUT_READY, "output"),\n',
         '            Record(OUTPUT_READY, "output"),\n            Download(sampled, rows),\n',
-        (f"{_HAZARDS}test_36942_result_before_its_event.py::test_a_result_is_read_only_after_its_download",),
+        (f"{_EVENTS}test_a_result_is_read_only_after_its_download",),
         hazards.RESULT,
     ),
     Mutant(
@@ -223,8 +221,8 @@ MUTANTS = (
         'source = ring("sampled_ids", step.plan.step_id - 1)',
         'source = ring("sampled_ids", step.plan.step_id)',
         (
-            f"{_ROUTES}test_the_first_step_is_host_then_a_steady_batch_is_sliced[micro-qwen3]",
-            f"{_HAZARDS}test_36013_download_before_its_event.py::test_rows_that_moved_get_their_own_sampled_ids",
+            f"{_ROUTES}test_the_first_step_is_host_then_a_steady_batch_is_sliced",
+            f"{_MOVES}test_rows_that_moved_get_their_own_sampled_ids",
         ),
     ),
     Mutant(
@@ -284,7 +282,7 @@ MUTANTS = (
         _STAGING,
         "lengths = [0 if given is None else len(given) for given",
         "lengths = [0 if given is None else len(given) + 1 for given",
-        (f"{_TABLE}[async/resident/derived/fused]",),
+        (f"{_FLAGS}test_a_first_decode_beside_a_prompt_of_embeddings_is_looked_up[inline]",),
         hazards.MASK,
     ),
     Mutant(
@@ -321,7 +319,7 @@ MUTANTS = (
         "runner/commands.py",
         'return f"{buffer}.{step_id % RING_SIZE}"',
         'return f"{buffer}.{step_id % RING_SIZE * 0}"',
-        (f"{_HAZARDS}test_36942_result_before_its_event.py::test_two_steps_in_flight_have_an_output_each",),
+        (f"{_EVENTS}test_two_steps_in_flight_have_an_output_each",),
         hazards.RESULT,
     ),
     # ---- executor
@@ -338,7 +336,7 @@ MUTANTS = (
         "runner/executor.py",
         "            self.device.wait(OUTPUT_READY, self.plan.step_id)\n",
         "            pass\n",
-        (f"{_HAZARDS}test_36942_result_before_its_event.py::test_a_result_is_read_only_after_its_download",),
+        (f"{_EVENTS}test_a_result_is_read_only_after_its_download",),
         hazards.RESULT,
     ),
     Mutant(
@@ -346,7 +344,7 @@ MUTANTS = (
         "runner/executor.py",
         "self.device.wait(OUTPUT_READY, self.plan.step_id)",
         "self.device.wait(OUTPUT_READY, self.plan.step_id - 1)",
-        (f"{_HAZARDS}test_36942_result_before_its_event.py::test_a_result_is_read_only_after_its_download",),
+        (f"{_EVENTS}test_a_result_is_read_only_after_its_download",),
         hazards.EVENT,
     ),
     Mutant(
@@ -354,9 +352,7 @@ MUTANTS = (
         "runner/executor.py",
         "last_rows = dict(self._last.sampling_rows) if self._last else {}",
         "last_rows = dict(self._batch.row_of)",
-        (
-            f"{_HAZARDS}test_36013_download_before_its_event.py::test_rows_that_moved_get_their_own_sampled_ids",
-        ),
+        (f"{_MOVES}test_rows_that_moved_get_their_own_sampled_ids",),
         hazards.NEXT_BATCH,
     ),
     Mutant(
@@ -373,6 +369,21 @@ MUTANTS = (
         hazards.NEXT_BATCH,
     ),
     # ---- engine
+    Mutant(
+        "forgotten-by-the-engine-alone",
+        "runner/engine.py",
+        "        self.scheduler.forget(request_id)\n",
+        "",
+        (_FORGETS,),
+        hazards.KEPT,
+    ),
+    Mutant(
+        "forgotten-while-in-flight",
+        "runner/engine.py",
+        "if any(row.request_id == request_id for step in self._in_flight for row in step.plan.rows):",
+        "if False:",
+        (_FORGETS,),
+    ),
     Mutant(
         "async-waits-for-every-step",
         "runner/engine.py",

@@ -197,7 +197,7 @@ MUTANTS = (
         _SCHEDULER,
         "        self.encoder_slots.release_request(state.request_id)\n",
         "",
-        (f"{_PLANS}test_a_running_request_is_aborted_and_gives_everything_back",),
+        (f"{_PLANS}test_a_request_aborted_in_the_middle_of_an_image_lets_go_of_it",),
     ),
     Mutant(
         "arena-rows-leak",
@@ -312,7 +312,7 @@ MUTANTS = (
         "runner/admission.py",
         "if embeds.hidden_size != model.hidden_size:",
         "if False:",
-        (f"{_NEIGHBOURS}test_a_request_that_is_refused_disturbs_nobody",),
+        (f"{_NEIGHBOURS}test_a_request_that_is_refused_disturbs_nobody[micro-gemma3-vl-refresh]",),
     ),
     Mutant(
         "an-image-too-few-is-admitted",
@@ -326,7 +326,14 @@ MUTANTS = (
         "runner/admission.py",
         "if embeds.num_rows > config.num_resident_rows:",
         "if False:",
-        (f"{_NEIGHBOURS}test_a_request_that_is_refused_disturbs_nobody",),
+        (f"{_NEIGHBOURS}test_a_request_that_is_refused_disturbs_nobody[micro-gemma3-vl-refresh]",),
+    ),
+    Mutant(
+        "half-precision-rows-are-admitted",
+        "runner/admission.py",
+        'if embeds.dtype != "float32":',
+        "if False:",
+        (f"{_NEIGHBOURS}test_a_request_that_is_refused_disturbs_nobody[micro-gemma3-vl-refresh]",),
     ),
     # ---- the gate
     Mutant(

@@ -44,6 +44,7 @@ def _story(verdict: Verdict) -> str:
         return "SURVIVED"
     if verdict.outcome == "timeout":
         return f"timeout: {verdict.text}"
-    name = verdict.test.rpartition("/")[2]
+    file, _, test = verdict.test.partition("::")
+    name = f"{file.rpartition('/')[2]}::{test}" if test else file
     told = f"{name}\n{verdict.text}" if name else verdict.text
     return f"ERROR, its tests did not run: {told}" if verdict.outcome == "error" else told

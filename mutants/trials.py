@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from hypothesis import HealthCheck, Phase, settings
 
 from mutants.mutant import Mutant
 
@@ -94,7 +95,7 @@ class Trial:
         self.mutant = mutant
         self.copy = copy
         self._kept = (copy / mutant.file).read_bytes() if mutant else b""
-        self._told = copy.with_suffix(".json")
+        self._told, self._log = copy.with_suffix(".json"), copy.with_suffix(".log")
         self._started = time.monotonic()
         self._timeout_s = timeout_s
         if mutant:
@@ -103,7 +104,7 @@ class Trial:
         sys.stderr.flush()
         self._pid = os.fork()
         if not self._pid:
-            _child(copy, tests, self._told)
+            _child(copy, tests, self._told, self._log)
         with contextlib.suppress(OSError):  # the child does the same; whoever is first
             os.setpgid(self._pid, self._pid)
 
@@ -118,11 +119,14 @@ class Trial:
             return Ending(None, seconds, text=f"no end after {self._timeout_s:.0f} s", timed_out=True)
         self._pid = 0
         told = json.loads(self._told.read_text(encoding="utf-8")) if self._told.exists() else {}
+        said = self._log.read_text(encoding="utf-8", errors="replace").split("\n")
         self.close(group=pid)
         code = os.waitstatus_to_exitcode(status)
         if code < 0 or "code" not in told:
             return Ending(None, seconds, text=f"its process ended with {code} and told nothing")
-        return Ending(told["code"], seconds, told["test"], told["text"])
+        errors = (line for line in said if line.startswith("ERROR"))
+        text = told["text"] or next(errors, "")
+        return Ending(told["code"], seconds, told["test"], text)
 
     def close(self, group: int = 0) -> None:
         """Kill what is left of the child's group and put the copy right. Harmless when called twice."""
@@ -133,7 +137,7 @@ class Trial:
             os.waitpid(self._pid, 0)
             self._pid = 0
         self._told.unlink(missing_ok=True)
-        shutil.rmtree(self.copy / ".hypothesis", ignore_errors=True)
+        self._log.unlink(missing_ok=True)
         if self.mutant:
             (self.copy / self.mutant.file).write_bytes(self._kept)
 
@@ -216,18 +220,16 @@ class _Listener:
         self.text = next(iter(text.splitlines()), "")
 
 
-def _child(copy: Path, tests: Sequence[str], told: Path) -> None:
+def _child(copy: Path, tests: Sequence[str], told: Path, log: Path) -> None:
     """Run the tests in the copy, tell how they ended, and end this process."""
     code = 1
     try:
         with contextlib.suppress(OSError):
             os.setpgid(0, 0)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        _move_into(copy)
+        _move_into(copy, log)
         listener = _Listener()
-        fixed = ("-x", "-q", "-p", "no:cacheprovider", "-p", "_hypothesis_pytestplugin")
-        seed = "--hypothesis-seed=0"
-        pytest_code = int(pytest.main([*fixed, seed, f"--rootdir={copy}", *tests], plugins=[listener]))
+        pytest_code = int(pytest.main([*_pytest_options(), f"--rootdir={copy}", *tests], plugins=[listener]))
         story = {"code": pytest_code, "test": listener.test, "text": listener.text}
         told.write_text(json.dumps(story), encoding="utf-8")
         code = 0
@@ -235,11 +237,25 @@ def _child(copy: Path, tests: Sequence[str], told: Path) -> None:
         os._exit(code)
 
 
-def _move_into(copy: Path) -> None:
+def _pytest_options() -> Sequence[str]:
+    """The first failure is enough: hypothesis draws the same examples every time and shrinks none."""
+    settings.register_profile(
+        "mutants",
+        deadline=None,
+        database=None,
+        phases=(Phase.explicit, Phase.generate),
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+    hypothesis = ("-p", "_hypothesis_pytestplugin", "--hypothesis-seed=0", "--hypothesis-profile=mutants")
+    return ("-x", "-q", "-p", "no:cacheprovider", *hypothesis)
+
+
+def _move_into(copy: Path, log: Path) -> None:
     """The copy instead of the tree: as current folder, for imports, and for processes started from here."""
-    null = os.open(os.devnull, os.O_RDWR)
-    for descriptor in (0, 1, 2):
-        os.dup2(null, descriptor)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
     os.chdir(copy)
     sys.path[:] = [str(copy), *(path for path in sys.path[1:] if path)]
     # A mutant may be as long as the original and written in the same second: no cached bytecode.

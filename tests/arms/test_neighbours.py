@@ -112,15 +112,18 @@ def with_placeholders(model: ModelSpec, num_placeholders: int, num_images: int) 
 
 
 class Served:
-    """Runs of the neighbours, with and without one more request, on one device under one arm."""
+    """Runs of the neighbours, with and without one more request, on one device under one arm.
 
-    def __init__(self, model: ModelSpec, arm: Arm, device: Device) -> None:
-        self._model, self._arm, self._device = model, arm, device
+    `gap`: `due` calls between two neighbours; with 0 they take all the slots before anybody else comes.
+    """
+
+    def __init__(self, model: ModelSpec, arm: Arm, device: Device, gap: int = 2) -> None:
+        self._model, self._arm, self._device, self._gap = model, arm, device, gap
         self._alone = outputs(self._run(Arrivals(self._arrivals())))
 
     def _arrivals(self) -> list[tuple[int, Request]]:
         return [
-            (2 * index, made)
+            (self._gap * index, made)
             for index, made in enumerate(neighbours(self._model.name, self._arm.prompt_embeds))
         ]
 
@@ -139,8 +142,8 @@ class Served:
         self._check(engine)
         return engine.requests["bad"]
 
-    def beside_aborted(self, request: Request, is_time: Callable[[RequestState, int], bool]) -> RequestState:
-        """The same, for a good request that is aborted when `is_time` (its state, `due` calls so far)."""
+    def beside_aborted(self, request: Request, is_time: Callable[[RequestState], bool]) -> RequestState:
+        """The same, for a good request that is aborted when `is_time` says so of its state."""
         engine = self.engine()
         arrivals = Aborting(engine, [*self._arrivals(), (FAILS_AT, request)], request.request_id, is_time)
         self._check(self._run(arrivals, engine))
@@ -165,7 +168,7 @@ class Aborting(Arrivals):
         engine: Engine,
         arrivals: list[tuple[int, Request]],
         name: str,
-        is_time: Callable[[RequestState, int], bool],
+        is_time: Callable[[RequestState], bool],
     ) -> None:
         super().__init__(arrivals)
         self.is_done = False
@@ -173,7 +176,7 @@ class Aborting(Arrivals):
 
     def due(self) -> list[Request]:
         state = self._engine.requests.get(self._name)
-        if not self.is_done and state is not None and self._is_time(state, self._calls):
+        if not self.is_done and state is not None and self._is_time(state):
             self._engine.abort(self._name)
             self.is_done = True
         return super().due()
@@ -189,7 +192,7 @@ def check_refusals(model: ModelSpec, arm: Arm, device: Device) -> None:
 
 
 def check_aborts(model: ModelSpec, arm: Arm, device: Device) -> None:
-    served = Served(model, arm, device)
+    served, crowded = Served(model, arm, device), Served(model, arm, device, gap=0)
     images = int(model.is_multimodal)
     for recipe in (
         Recipe("pure", 20, max_tokens=9, seed=7),
@@ -197,9 +200,9 @@ def check_aborts(model: ModelSpec, arm: Arm, device: Device) -> None:
         Recipe("ids", 18, images, max_tokens=9, seed=9),
     ):
         made = request_of(model, "aborted", recipe, arm.prompt_embeds)
-        waiting = served.beside_aborted(made, lambda state, _: state.num_computed == 0)
-        prefill = served.beside_aborted(made, lambda state, _: 0 < state.num_computed < state.num_prompt)
-        decode = served.beside_aborted(made, lambda state, _: len(state.output_ids) == 2)
+        waiting = crowded.beside_aborted(made, lambda state: state.num_computed == 0)
+        prefill = served.beside_aborted(made, lambda state: 0 < state.num_computed < state.num_prompt)
+        decode = served.beside_aborted(made, lambda state: len(state.output_ids) == 2)
         assert {state.finish_reason for state in (waiting, prefill, decode)} == {FinishReason.ABORTED}
         assert (waiting.output_ids, prefill.output_ids, len(decode.output_ids)) == ([], [], 2)
         assert (waiting.num_wasted, decode.num_wasted) == (

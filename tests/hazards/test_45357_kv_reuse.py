@@ -33,7 +33,7 @@ def requests(eos_of_first: int) -> tuple[int, list[tuple[int, Request]]]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_block_is_reused_only_after_the_step_that_reads_it(kind: str, devices: Any) -> None:
-    config = replace(CONFIG, num_blocks=8, max_num_seqs=3)
+    config = replace(CONFIG, num_blocks=8, max_num_seqs=6)  # blocks, not slots, make requests wait
     eos, arrivals = requests(eos_of_first=2)
     spec = replace(MODEL, eos_token_id=eos)
     for name in ("ids", "refresh", "fused"):
