@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import signal
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from rich.console import Console
 
@@ -44,7 +44,6 @@ def run(root: Path, mutants: Sequence[Mutant], console: Console, num_jobs: int, 
         console.print(f"mutant {name} is stale: {why}; write it anew", markup=False, soft_wrap=True)
     if stale:
         return 1
-    signal.signal(signal.SIGTERM, _interrupt)
     started = time.monotonic()
     try:
         with Bench(root, num_jobs) as bench:
@@ -65,11 +64,14 @@ def run(root: Path, mutants: Sequence[Mutant], console: Console, num_jobs: int, 
 
 def _try_all(bench: Bench, mutants: Sequence[Mutant], console: Console, timeout_s: float) -> list[Verdict]:
     verdicts = {}
-    for verdict in trials(bench, mutants, timeout_s):
-        verdicts[verdict.mutant.name] = verdict
-        count = f"{len(verdicts)}/{len(mutants)}"
-        name, outcome = verdict.mutant.name, verdict.outcome
-        console.print(f"{count} {name}: {outcome}, {verdict.seconds:.1f} s", markup=False, highlight=False)
+    with closing(trials(bench, mutants, timeout_s)) as coming:
+        for verdict in coming:
+            verdicts[verdict.mutant.name] = verdict
+            count = f"{len(verdicts)}/{len(mutants)}"
+            name, outcome = verdict.mutant.name, verdict.outcome
+            console.print(
+                f"{count} {name}: {outcome}, {verdict.seconds:.1f} s", markup=False, highlight=False
+            )
     return [verdicts[mutant.name] for mutant in mutants]
 
 
@@ -89,10 +91,6 @@ def _options() -> Any:
             near = difflib.get_close_matches(name, CATALOGUE, 3) or ["see --list"]
             parser.error(f"no mutant {name!r}; near: {', '.join(near)}")
     return options
-
-
-def _interrupt(*_signal: object) -> NoReturn:
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

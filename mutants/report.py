@@ -27,7 +27,7 @@ def print_verdicts(console: Console, verdicts: Sequence[Verdict]) -> None:
         )
     console.print(table)
     counts = Counter(verdict.outcome for verdict in verdicts)
-    told = ", ".join(f"{counts[outcome]} {outcome}" for outcome in _STYLES if counts[outcome])
+    told = ", ".join(f"{count} {outcome}" for outcome, count in counts.most_common())
     console.print(f"{len(verdicts)} mutants: {told}")
 
 

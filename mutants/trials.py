@@ -16,7 +16,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,14 +69,20 @@ def preload() -> None:
 
 
 class Bench:
-    """Copies of a tree in a temporary folder, one for every child at work; a context manager."""
+    """Copies of a tree in a temporary folder, one for every child at work; a context manager.
+
+    While it is open, SIGINT and SIGTERM are kept for `check`: nothing is ever interrupted half-way.
+    """
 
     def __init__(self, root: Path, num_slots: int) -> None:
         self._root = root
         self._num_slots = num_slots
         self._stack = ExitStack()
+        self._is_interrupted = False
 
     def __enter__(self) -> Bench:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._stack.callback(signal.signal, number, signal.signal(number, self._interrupt))
         folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="stepcost-mutants-"))
         self._folder = Path(folder)
         self.free = [self._folder / f"tree{slot}" for slot in range(self._num_slots)]
@@ -86,6 +92,14 @@ class Bench:
 
     def __exit__(self, *exception: object) -> None:
         self._stack.close()
+
+    def check(self) -> None:
+        """KeyboardInterrupt if a signal asked for the end."""
+        if self._is_interrupted:
+            raise KeyboardInterrupt
+
+    def _interrupt(self, *_signal: object) -> None:
+        self._is_interrupted = True
 
 
 class Trial:
@@ -153,21 +167,23 @@ def unmutated(bench: Bench, mutants: Sequence[Mutant], timeout_s: float) -> Endi
     return bad[0] if bad else Ending(_ALL_PASSED, max(ending.seconds for ending in endings))
 
 
-def trials(bench: Bench, mutants: Sequence[Mutant], timeout_s: float) -> Iterator[Verdict]:
+def trials(bench: Bench, mutants: Sequence[Mutant], timeout_s: float) -> Generator[Verdict, None, None]:
     """Each mutant's verdict, as they come."""
     jobs = [(mutant, mutant.tests, timeout_s) for mutant in mutants]
-    for mutant, ending in _run(bench, jobs):
-        assert mutant is not None
-        yield _verdict(mutant, ending)
+    with contextlib.closing(_run(bench, jobs)) as endings:
+        for mutant, ending in endings:
+            assert mutant is not None
+            yield _verdict(mutant, ending)
 
 
 def _run(
     bench: Bench, jobs: Sequence[tuple[Mutant | None, Sequence[str], float]]
-) -> Iterator[tuple[Mutant | None, Ending]]:
+) -> Generator[tuple[Mutant | None, Ending], None, None]:
     left = list(reversed(jobs))
     running: list[Trial] = []
     try:
         while left or running:
+            bench.check()
             while left and bench.free:
                 mutant, tests, timeout_s = left.pop()
                 running.append(Trial(bench.free.pop(), tests, timeout_s, mutant))
@@ -226,7 +242,8 @@ def _child(copy: Path, tests: Sequence[str], told: Path, log: Path) -> None:
     try:
         with contextlib.suppress(OSError):
             os.setpgid(0, 0)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
         _move_into(copy, log)
         listener = _Listener()
         pytest_code = int(pytest.main([*_pytest_options(), f"--rootdir={copy}", *tests], plugins=[listener]))
