@@ -37,17 +37,6 @@ _NO_LAUNCH = {
     *("slice", "view", "flatten", "select", "unsqueeze", "resolve_conj", "resolve_neg"),
     *("t", "detach", "alias"),
 }
-    "slice",
-    "view",
-    "flatten",
-    "select",
-    "unsqueeze",
-    "resolve_conj",
-    "resolve_neg",
-    "t",
-    "detach",
-    "alias",
-}
 
 
 _NEVER_MULTIMODAL = {("lookup", "indexed"), ("merge", "index")}
