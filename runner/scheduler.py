@@ -34,7 +34,7 @@ from runner.resident_rows import ResidentRows
 
 
 @dataclass(slots=True)
-class _Draft:
+class _Making:
     """A plan in the making."""
 
     budget: int
@@ -113,26 +113,26 @@ class Scheduler:
 
     def plan(self) -> StepPlan | None:
         """The next step, or None when nothing can be computed now."""
-        draft = _Draft(budget=self._config.max_num_batched_tokens)
+        making = _Making(budget=self._config.max_num_batched_tokens)
         for state in sorted(self._running, key=_is_prefill):
             if state.status is RequestStatus.RUNNING:
-                self._schedule_running(draft, state)
-        if draft.num_preempted == 0:
-            self._schedule_waiting(draft)
-        if not draft.rows:
+                self._schedule_running(making, state)
+        if making.num_preempted == 0:
+            self._schedule_waiting(making)
+        if not making.rows:
             return None
         step_id = self._next_step_id
         self._next_step_id += 1
         return StepPlan(
             step_id=step_id,
-            rows=tuple(draft.rows),
-            encodes=tuple(draft.encodes),
-            splices=tuple(draft.splices),
-            residents=tuple(draft.residents),
-            admitted=tuple(draft.admitted),
+            rows=tuple(making.rows),
+            encodes=tuple(making.encodes),
+            splices=tuple(making.splices),
+            residents=tuple(making.residents),
+            admitted=tuple(making.admitted),
             num_waiting=len(self._waiting),
             num_free_blocks=self.blocks.num_free,
-            num_preempted=draft.num_preempted,
+            num_preempted=making.num_preempted,
         )
 
     def retire(self, plan: StepPlan, result: StepResult) -> list[TokenOutput]:
@@ -190,26 +190,26 @@ class Scheduler:
 
     # ---- planning
 
-    def _schedule_running(self, draft: _Draft, state: RequestState) -> None:
-        count = min(self._num_to_compute(state), draft.budget)
+    def _schedule_running(self, making: _Making, state: RequestState) -> None:
+        count = min(self._num_to_compute(state), making.budget)
         # Asked before room is made: no request gives way to one that cannot start anyway.
-        if count and self._can_start(draft, state) and self._make_room(draft, state, count):
-            num_drafts = self._num_drafts(state, draft.budget - count)
+        if count and self._can_start(making, state) and self._make_room(making, state, count):
+            num_drafts = self._num_drafts(state, making.budget - count)
             self._extend_table(state, count + num_drafts)
-            self._add_row(draft, state, self._fit_images(draft, state, count), num_drafts)
+            self._add_row(making, state, self._fit_images(making, state, count), num_drafts)
 
-    def _schedule_waiting(self, draft: _Draft) -> None:
-        while self._waiting and self._free_slots and draft.budget > 0:
+    def _schedule_waiting(self, making: _Making) -> None:
+        while self._waiting and self._free_slots and making.budget > 0:
             state = self._waiting[0]
             if state.num_in_flight > 0:
                 return  # preempted, and the step it was in is not retired yet
             cached = self.prefix_cache.find(state)
             state.num_computed = len(cached) * self._config.block_size
-            count = min(self._num_to_compute(state), draft.budget)
+            count = min(self._num_to_compute(state), making.budget)
             if not (
                 self._has_blocks(state, cached, count)
-                and self._can_start(draft, state)
-                and self._make_resident(draft, state)
+                and self._can_start(making, state)
+                and self._make_resident(making, state)
             ):
                 state.num_computed = 0  # it goes on waiting and holds nothing
                 return
@@ -217,8 +217,8 @@ class Scheduler:
             self._extend_table(state, count)
             state.slot = self._free_slots.pop()
             self._count_cached(state)
-            self._add_row(draft, state, self._fit_images(draft, state, count))
-            draft.admitted.append(SlotItem(state.request_id, state.slot))
+            self._add_row(making, state, self._fit_images(making, state, count))
+            making.admitted.append(SlotItem(state.request_id, state.slot))
             self._waiting.popleft()
             state.status = RequestStatus.RUNNING
             self._running.append(state)
@@ -230,19 +230,19 @@ class Scheduler:
         state.num_cached += max(0, given - state.num_lost)
         state.num_lost = 0
 
-    def _add_row(self, draft: _Draft, state: RequestState, count: int, num_drafts: int = 0) -> None:
+    def _add_row(self, making: _Making, state: RequestState, count: int, num_drafts: int = 0) -> None:
         """Plan `count` tokens, for which there are blocks and images, and `num_drafts` guessed ones."""
         first = state.num_computed
-        draft.splices.extend(self._splices(state, first, count))
+        making.splices.extend(self._splices(state, first, count))
         assert state.slot is not None
         samples = first + count == state.num_tokens + state.num_in_flight
         is_decode = samples and count == 1 and first >= state.num_prompt
         count += num_drafts
-        draft.rows.append(
+        making.rows.append(
             ScheduledRow(state.request_id, state.slot, first, count, samples, is_decode, num_drafts)
         )
-        draft.scheduled.add(state.request_id)
-        draft.budget -= count
+        making.scheduled.add(state.request_id)
+        making.budget -= count
         state.num_computed += count
         state.num_in_flight += samples * (1 + num_drafts)
         state.num_steps_in_flight += samples
@@ -288,20 +288,20 @@ class Scheduler:
         assert block_ids is not None
         state.block_ids.extend(block_ids)
 
-    def _make_room(self, draft: _Draft, state: RequestState, count: int) -> bool:
+    def _make_room(self, making: _Making, state: RequestState, count: int) -> bool:
         """Free the blocks it lacks, preempting the latest requests not in this step; False: wait."""
         missing = self._missing_blocks(state, count)
         while missing > self.blocks.num_free:
-            victim = self._victim(draft, state)
+            victim = self._victim(making, state)
             if victim is None:
                 return False
             self._preempt(victim)
-            draft.num_preempted += 1
+            making.num_preempted += 1
         return True
 
-    def _victim(self, draft: _Draft, state: RequestState) -> RequestState | None:
+    def _victim(self, making: _Making, state: RequestState) -> RequestState | None:
         for victim in reversed(self._running):
-            if victim is not state and victim.request_id not in draft.scheduled:
+            if victim is not state and victim.request_id not in making.scheduled:
                 return victim
         return None
 
@@ -317,7 +317,7 @@ class Scheduler:
 
     # ---- supplied rows
 
-    def _make_resident(self, draft: _Draft, state: RequestState) -> bool:
+    def _make_resident(self, making: _Making, state: RequestState) -> bool:
         """Give a newcomer's supplied rows a place in the arena; False when there is none yet."""
         embeds = state.request.prompt.embeds
         if embeds is None or not self._keeps_rows_resident or not _reads_supplied(state, embeds):
@@ -326,48 +326,48 @@ class Scheduler:
         if first is None:
             return False
         state.resident_first = first
-        draft.residents.append(ResidentItem(state.request_id, first, embeds.num_rows))
+        making.residents.append(ResidentItem(state.request_id, first, embeds.num_rows))
         return True
 
     # ---- images
 
-    def _can_start(self, draft: _Draft, state: RequestState) -> bool:
+    def _can_start(self, making: _Making, state: RequestState) -> bool:
         """Whether the next position's image, if it lies in one, has a slot or can get one."""
         return all(
             self.encoder_slots.can_acquire(
-                Holder(state.request_id, span.index), span.key, self._may_encode(draft, span)
+                Holder(state.request_id, span.index), span.key, self._may_encode(making, span)
             )
             for span in state.spans
             if span.first <= state.num_computed < span.end
         )
 
-    def _fit_images(self, draft: _Draft, state: RequestState, count: int) -> int:
+    def _fit_images(self, making: _Making, state: RequestState, count: int) -> int:
         """How many of `count` tokens can be computed with the images that have, or now get, a slot."""
         first = state.num_computed
         for span in state.spans:
             if span.end <= first or span.first >= first + count:
                 continue
-            if not self._hold_image(draft, state, span):
+            if not self._hold_image(making, state, span):
                 return max(0, span.first - first)
         return count
 
-    def _hold_image(self, draft: _Draft, state: RequestState, span: ImageSpan) -> bool:
+    def _hold_image(self, making: _Making, state: RequestState, span: ImageSpan) -> bool:
         holder = Holder(state.request_id, span.index)
         if self.encoder_slots.slot_of(holder) is not None:
             return True
-        acquired = self.encoder_slots.acquire(holder, span.key, self._may_encode(draft, span))
+        acquired = self.encoder_slots.acquire(holder, span.key, self._may_encode(making, span))
         if acquired is None:
             return False
         if acquired.must_encode:
-            draft.encodes.append(EncodeItem(state.request_id, span.index, acquired.slot))
-            draft.num_encoder_rows += span.count
+            making.encodes.append(EncodeItem(state.request_id, span.index, acquired.slot))
+            making.num_encoder_rows += span.count
         return True
 
-    def _may_encode(self, draft: _Draft, span: ImageSpan) -> bool:
+    def _may_encode(self, making: _Making, span: ImageSpan) -> bool:
         """Whether this step may encode one more image, as images and as rows are counted."""
         return (
-            len(draft.encodes) < self._config.max_images_per_step
-            and draft.num_encoder_rows + span.count <= self._config.max_encoder_tokens_per_step
+            len(making.encodes) < self._config.max_images_per_step
+            and making.num_encoder_rows + span.count <= self._config.max_encoder_tokens_per_step
         )
 
     def _splices(self, state: RequestState, first: int, count: int) -> Iterable[SpliceItem]:

@@ -45,7 +45,7 @@ def watched(device: Any, name: str, moved: list[str], patch: pytest.MonkeyPatch)
 
     def noted(flight: InFlight) -> StepResult:
         now = batch_of(made[0]).row_of
-        moved.extend(n for n, row in flight.sampling_rows if n in now and now[n] != row)
+        moved.extend(n for n, row, *_ in flight.sampling_rows if n in now and now[n] != row)
         return result(flight)
 
     with patch.context() as context:
@@ -66,7 +66,7 @@ def test_read_by_the_batch_as_it_is_now_the_tokens_are_anothers(
             flight.device.wait(OUTPUT_READY, flight.plan.step_id)
         tokens = flight.device.host[ring("sampled_ids", flight.plan.step_id)].tolist()
         now = batch_of(made[0]).row_of
-        sampled = {name: (tokens[now.get(name, row)],) for name, row in flight.sampling_rows}
+        sampled = {name: (tokens[now.get(name, row)],) for name, row, *_ in flight.sampling_rows}
         return StepResult(flight.plan.step_id, sampled)
 
     monkeypatch.setattr(runner.executor.InFlight, "result", by_the_batch)

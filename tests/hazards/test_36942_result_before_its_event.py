@@ -42,7 +42,7 @@ def launched(device: Device, num_steps: int) -> list[InFlight]:
 def without_waiting(flight: InFlight) -> Any:
     tokens = flight.device.host[ring("sampled_ids", flight.plan.step_id)].tolist()
     return runner.executor.StepResult(
-        flight.plan.step_id, {name: (tokens[row],) for name, row in flight.sampling_rows}
+        flight.plan.step_id, {name: (tokens[row],) for name, row, *_ in flight.sampling_rows}
     )
 
 
