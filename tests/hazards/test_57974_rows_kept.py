@@ -68,6 +68,6 @@ def kept_bytes(devices: Any, forget: bool) -> tuple[int, int]:
 
 def test_a_forgotten_burst_leaves_no_host_memory(devices: Any) -> None:
     kept, brought = kept_bytes(devices, forget=True)
-    assert kept < brought / 5
+    assert kept < brought / 3
     kept, brought = kept_bytes(devices, forget=False)
     assert kept >= brought, "negative control: what nobody forgets is still held"
