@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
+from arm_models import MICRO
 from arm_workloads import Arrivals, Case
 
 from runner.core import Request
 from runner.device.base import Device
 from runner.engine import Engine
 from runner.inputs.arms import Arm
+from runner.models import ModelSpec
+from suite.oracle import Oracle
+from suite.reported_logprobs import first_fault
 
 # Tokens seen before become likely ones, so that a model with random weights repeats itself and drafts are
 # right now and then.
@@ -34,3 +39,27 @@ def serve_sampled(case: Case, device: Device, arm: Arm, *params: dict[str, Any])
     requests = sampled_requests(case, arm, *params)
     engine.run(Arrivals((index * case.gap, request) for index, request in enumerate(requests)))
     return engine
+
+
+@cache
+def oracle_of(name: str) -> Oracle:
+    (spec,) = [spec for spec in MICRO if spec.name == name]
+    return Oracle(spec, num_threads=1)
+
+
+def faults(engine: Engine, model: ModelSpec) -> dict[str, object]:
+    """Requests of which a token or a log-probability is wrong, and what."""
+    oracle, found = oracle_of(model.name), {}
+    for name, state in engine.requests.items():
+        check = oracle.check(state.request, state.output_ids)
+        if check.num_wrong or check.num_ties > 1:
+            found[name] = check
+        width = state.request.sampling.logprobs
+        if width is not None:
+            log_probs = oracle.logprobs(state.request, state.output_ids)
+            fault = first_fault(log_probs, state.output_ids, state.logprobs, width)
+            if fault is not None:
+                found[name] = fault
+        elif state.logprobs:
+            found[name] = "log-probabilities nobody asked for"
+    return found

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 from arm_models import MICRO, MICRO_GEMMA3_VL, MICRO_QWEN3, MICRO_QWEN25_VL
 from arm_probes import edited, probed
-from arm_sampling import sampled_requests, serve_sampled
+from arm_sampling import faults, oracle_of, sampled_requests, serve_sampled
 from arm_workloads import Arrivals, Case, Recipe, check_finished, outputs
 from scipy.stats import chisquare
 
@@ -22,8 +21,6 @@ from runner.device.base import Device, open_device
 from runner.engine import Engine
 from runner.inputs.arms import ARMS, Arm
 from runner.models import ModelSpec
-from suite.oracle import Oracle
-from suite.reported_logprobs import first_fault
 
 Open = Callable[[str, ModelSpec, RunnerConfig], Device]
 
@@ -60,30 +57,6 @@ def case_of(model: ModelSpec, config: RunnerConfig = CONFIG, count: int = 10) ->
         for index in range(count)
     )
     return Case(model, config, recipes, gap=2)
-
-
-@cache
-def oracle_of(name: str) -> Oracle:
-    (spec,) = [spec for spec in MICRO if spec.name == name]
-    return Oracle(spec, num_threads=1)
-
-
-def faults(engine: Engine, model: ModelSpec) -> dict[str, object]:
-    """Requests of which a token or a log-probability is wrong, and what."""
-    oracle, found = oracle_of(model.name), {}
-    for name, state in engine.requests.items():
-        check = oracle.check(state.request, state.output_ids)
-        if check.num_wrong or check.num_ties > 1:
-            found[name] = check
-        width = state.request.sampling.logprobs
-        if width is not None:
-            log_probs = oracle.logprobs(state.request, state.output_ids)
-            fault = first_fault(log_probs, state.output_ids, state.logprobs, width)
-            if fault is not None:
-                found[name] = fault
-        elif state.logprobs:
-            found[name] = "log-probabilities nobody asked for"
-    return found
 
 
 @pytest.mark.parametrize("drafts", [0, 3])
