@@ -20,7 +20,7 @@ from runner.device.base import Device
 from runner.executor import Executor, InFlight
 from runner.inputs.arms import ARMS, Arm
 from runner.inputs.supplied import check_finite
-from runner.measure import Recorder, StepClock, Timeline, keep_busy, now_ns
+from runner.measure import Recorder, StepClock, StepRecord, Timeline, keep_busy, now_ns
 from runner.models import ModelSpec
 from runner.scheduler import Scheduler
 
@@ -55,6 +55,8 @@ class Engine:
         self._model = model
         self._config = config
         self._arm = arm
+        self._in_flight: list[InFlight] = []
+        self._device_end_ns = 0
         self._executor = Executor(model, config, arm, device)
 
     def run(self, arrivals: Arrivals) -> None:
@@ -90,7 +92,11 @@ class Engine:
         clock = StepClock()
         with clock.phase("schedule"):
             plan = self.scheduler.plan()
-        return None if plan is None else self._executor.launch(plan, self.requests, clock)
+        if plan is None:
+            return None
+        step = self._executor.launch(plan, self.requests, clock)
+        self._in_flight.append(step)
+        return step
 
     def _rest(self, arrivals: Arrivals) -> bool:
         """Nothing runs: sleep until the next arrival; False when none is left."""
@@ -116,6 +122,27 @@ class Engine:
             self.scheduler.abort(request_id)
             self.recorder.timelines[request_id].finished_ns = now_ns()
 
+    def forget(self, request_id: str) -> None:
+        """Drop all that is known of a finished request: what serves for ever must not remember for ever.
+
+        RequestError for a request that is unknown, not finished, or still in a step in flight. Its id is not
+        to be used again.
+        """
+        state = self.requests.get(request_id)
+        if state is None:
+            raise RequestError(f"request {request_id} is not known; it was never sent, or is forgotten")
+        if not state.is_finished:
+            raise RequestError(f"request {request_id} is {state.status.value}; abort it first")
+        if any(row.request_id == request_id for step in self._in_flight for row in step.plan.rows):
+            raise RequestError(f"request {request_id} is in a step in flight; forget it a step later")
+        del self.requests[request_id], self.recorder.timelines[request_id]
+        self.scheduler.forget(request_id)
+
+    def drain_steps(self) -> list[StepRecord]:
+        """The records of the steps retired since the last call, which are then held here no longer."""
+        drained, self.recorder.steps = self.recorder.steps, []
+        return drained
+
     def _retire(self, step: InFlight) -> None:
         result = step.result()
         with step.clock.phase("retire"):
@@ -123,8 +150,10 @@ class Engine:
         self._stamp(step, outputs)
         with step.clock.phase("host_work"):
             keep_busy(self._config.host_work_us)
-        steps = self.recorder.steps
-        steps.append(step.record(steps[-1].device_end_ns if steps else 0))
+        record = step.record(self._device_end_ns)
+        self._device_end_ns = record.device_end_ns
+        self.recorder.steps.append(record)
+        self._in_flight.remove(step)
 
     def _stamp(self, step: InFlight, outputs: Sequence[TokenOutput]) -> None:
         retired_ns = now_ns()

@@ -87,6 +87,11 @@ class Scheduler:
             self._waiting.remove(state)
         self._finish(state, FinishReason.ABORTED)
 
+    def forget(self, request_id: str) -> None:
+        """Know no more of a finished request that is in no step in flight, if it ever came here."""
+        state = self.requests.pop(request_id, None)
+        assert state is None or state.is_finished, f"{request_id} is not finished"
+
     def plan(self) -> StepPlan | None:
         """The next step, or None when nothing can be computed now."""
         draft = _Draft(budget=self._config.max_num_batched_tokens)
