@@ -63,6 +63,10 @@ def _check_embeds(
             f"request {name}: supplied rows have {embeds.hidden_size} values, "
             f"{model.name} takes {model.hidden_size}"
         )
+    if embeds.dtype != "float32":
+        raise RequestError(
+            f"request {name}: supplied rows are {embeds.dtype}, the runner takes float32; cast them first"
+        )
     if (embeds.mask is None) != (num_ids == 0):
         raise RequestError(
             f"request {name}: embeddings come either alone, or with as many token ids and a mask; "

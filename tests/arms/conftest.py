@@ -1,54 +1,17 @@
-"""Devices shared by a test session. Models are built once a process: a device only reads its weights."""
+"""Devices of the arms' tests, and how many examples hypothesis draws."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from typing import Any
 
 import pytest
+from arm_devices import devices, models_built_once
 from hypothesis import settings
 
-import runner.kernels.model
-from runner.config import RunnerConfig
-from runner.device.base import Device, open_device
-from runner.models import ModelSpec
+__all__ = ["devices", "models_built_once"]
 
 settings.register_profile("arms-local", max_examples=40, deadline=None)
 settings.register_profile("arms-ci", max_examples=300, deadline=None)
-
-Open = Callable[[str, ModelSpec, RunnerConfig], Device]
-
-
-@pytest.fixture(scope="session")
-def models_built_once() -> Iterator[None]:
-    build = runner.kernels.model.build_model
-    built: dict[tuple[str, object], Any] = {}
-
-    def cached(spec: ModelSpec, dtype: object) -> Any:
-        if (spec.name, dtype) not in built:
-            built[spec.name, dtype] = build(spec, dtype)
-        return built[spec.name, dtype]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner.kernels.model, "build_model", cached)
-        yield
-
-
-@pytest.fixture(scope="session")
-def devices(models_built_once: None) -> Iterator[Open]:
-    """A device of that kind, model and sizes, opened once; an engine resets it. Not for breaking."""
-    opened: dict[tuple[str, str, RunnerConfig], Device] = {}
-    with ExitStack() as stack:
-
-        def get(kind: str, model: ModelSpec, config: RunnerConfig) -> Device:
-            key = (kind, model.name, config)
-            if key not in opened:
-                opened[key] = stack.enter_context(open_device(kind, model, config))
-            return opened[key]
-
-        yield get
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,46 @@
+"""Devices shared by a test session. Models are built once a process: a device only reads its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+import runner.kernels.model
+from runner.config import RunnerConfig
+from runner.device.base import Device, open_device
+from runner.models import ModelSpec
+
+Open = Callable[[str, ModelSpec, RunnerConfig], Device]
+
+
+@pytest.fixture(scope="session")
+def models_built_once() -> Iterator[None]:
+    build = runner.kernels.model.build_model
+    built: dict[tuple[str, object], Any] = {}
+
+    def cached(spec: ModelSpec, dtype: object) -> Any:
+        if (spec.name, dtype) not in built:
+            built[spec.name, dtype] = build(spec, dtype)
+        return built[spec.name, dtype]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner.kernels.model, "build_model", cached)
+        yield
+
+
+@pytest.fixture(scope="session")
+def devices(models_built_once: None) -> Iterator[Open]:
+    """A device of that kind, model and sizes, opened once; an engine resets it. Not for breaking."""
+    opened: dict[tuple[str, str, RunnerConfig], Device] = {}
+    with ExitStack() as stack:
+
+        def get(kind: str, model: ModelSpec, config: RunnerConfig) -> Device:
+            key = (kind, model.name, config)
+            if key not in opened:
+                opened[key] = stack.enter_context(open_device(kind, model, config))
+            return opened[key]
+
+        yield get
