@@ -462,6 +462,16 @@ def test_an_image_cut_by_the_budget_is_held_until_its_last_row_is_computed(num_r
     assert slots.acquire(Holder("x", 0), "another key", may_encode=True) is not None
 
 
+def test_a_request_aborted_in_the_middle_of_an_image_lets_go_of_it() -> None:
+    simulation = Simulation(config(num_encoder_slots=1, max_num_batched_tokens=4))
+    simulation.submit(request("a", prompt_of(SMALL_VL, [2, ("image", 1), 20], 1), 2))
+    simulation.step()
+    simulation.scheduler.abort("a")
+    simulation.scheduler.check()
+    slots = simulation.scheduler.encoder_slots
+    assert slots.acquire(Holder("x", 0), "another key", may_encode=True) is not None
+
+
 def test_a_preempted_request_gets_its_images_again() -> None:
     simulation = Simulation(config(num_blocks=8, num_encoder_slots=1))
     simulation.submit(asked("a", 8, max_tokens=20))

@@ -126,6 +126,7 @@ def test_a_moved_row_goes_on_growing() -> None:
     for name in "abc":
         world.add(name)
         world.grow(name, 1)
+    world.states["a"].output_ids += [70, 71, 72, 73]  # the row it moves to knew more
     world.update("a", "b", "c")
     world.states["c"].output_ids.append(77)
     world.grow("c", 2)
