@@ -3,13 +3,16 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test lint clean
+.PHONY: run test mutants lint clean
 
 run: $(VENV)/.installed
 	$(BIN)/python -m suite run scenarios/
 
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest
+
+mutants: $(VENV)/.installed-test
+	OMP_NUM_THREADS=1 $(BIN)/python -m mutants
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

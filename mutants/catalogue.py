@@ -1,0 +1,21 @@
+"""CATALOGUE: every mutant by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+from mutants import checking, device_half, host_half, planning
+from mutants.mutant import Mutant
+
+
+def by_name(mutants: Iterable[Mutant]) -> Mapping[str, Mutant]:
+    named: dict[str, Mutant] = {}
+    for mutant in mutants:
+        assert mutant.name not in named, f"two mutants are named {mutant.name}"
+        assert mutant.old != mutant.new, f"mutant {mutant.name} changes nothing"
+        named[mutant.name] = mutant
+    return MappingProxyType(named)
+
+
+CATALOGUE = by_name((*planning.MUTANTS, *host_half.MUTANTS, *device_half.MUTANTS, *checking.MUTANTS))
