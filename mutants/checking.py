@@ -96,7 +96,7 @@ MUTANTS = (
         "unchecked-tokens-will-do",
         "suite/checks.py",
         "if tokens is None or tokens.num_checked == 0:",
-        "if False:",
+        "if tokens is None:\n        return\n    if tokens.num_checked < 0:",
         ("tests/suite/test_checks.py::test_a_run_whose_tokens_nobody_checked_is_not_valid",),
     ),
     Mutant(

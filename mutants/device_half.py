@@ -200,7 +200,7 @@ MUTANTS = (
         "host-buffers-are-not-poisoned",
         "runner/device/base.py",
         'np.nan if array.dtype.kind == "f"',
-        'array if array.dtype.kind == "f"',
+        '0.0 if array.dtype.kind == "f"',
         (f"{_CONTRACT}test_a_reset_poisons_both_sides_of_every_buffer[inline]",),
     ),
     Mutant(
@@ -230,7 +230,9 @@ MUTANTS = (
         "one-event-for-two-steps",
         "runner/device/cuda.py",
         "event = step.events[command.event] = self._new_event()",
-        "event = step.events[command.event] = self._streams.setdefault(command.event, self._new_event())",
+        "event = step.events[command.event] = (\n"
+        "                next(iter(self._steps.values())).events.get(command.event) or self._new_event()\n"
+        "            )",
         (_EVENTS,),
         hazards.EVENT,
     ),

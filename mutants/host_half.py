@@ -358,10 +358,10 @@ MUTANTS = (
     Mutant(
         "result-read-by-the-next-batchs-rows",
         "runner/executor.py",
-        "        sampled = {request_id: (tokens[row],) for request_id, row in self.sampling_rows}\n",
-        "        rows = dict(enumerate(row for _, row in self.sampling_rows))\n"
-        "        sampled = {name: (tokens[rows[i - 1] if i else row],) "
-        "for i, (name, row) in enumerate(self.sampling_rows)}\n",
+        "            sampling_rows=tuple(\n",
+        "            sampling_rows=(lambda _: type('Late', (), {'__iter__': lambda _: iter(\n"
+        "                [(row.request_id, row_of.get(row.request_id, 0)) "
+        "for row in step.plan.rows if row.samples])})())(\n",
         (
             "tests/runner/test_executor.py::"
             "test_a_step_in_flight_knows_its_rows_though_the_batch_has_moved_on",

@@ -207,12 +207,10 @@ MUTANTS = (
         (f"{_ASYNC}test_an_aborted_request_gives_its_arena_rows_back",),
     ),
     Mutant(
-        "arena-rows-freed-when-the-prompt-is-begun",
+        "arena-rows-are-charged-as-one",
         _SCHEDULER,
-        "        draft.residents.append(ResidentItem(state.request_id, first, embeds.num_rows))\n",
-        "        draft.residents.append(ResidentItem(state.request_id, first, embeds.num_rows))\n"
-        "        self.resident_rows.release(first)\n"
-        "        self.resident_rows._owned[first] = 0\n",
+        "first = self.resident_rows.allocate(embeds.num_rows)",
+        "first = self.resident_rows.allocate(1)",
         (
             "tests/hazards/test_45357_kv_reuse.py::test_arena_rows_are_reused_only_after_the_prompt_is_computed",
         ),

@@ -24,10 +24,8 @@ NUM_INLINE = {MICRO_QWEN3.name: 10000, MICRO_GEMMA3_VL.name: 4500, MICRO_QWEN25_
 
 
 def arms_of(model: ModelSpec) -> list[Arm]:
-    """Every right arm that fits; async and sync ones take turns."""
-    fitting = [arm for arm in ARMS.values() if arm.is_right and arm.fits(model.is_multimodal)]
-    order = {"async": 0, "auto": 1, "sync": 1}
-    return sorted(fitting, key=lambda arm: (fitting.index(arm) % 5, order[arm.scheduling]))
+    """Every right arm that fits: async ones with sync ones among them."""
+    return [arm for arm in ARMS.values() if arm.is_right and arm.fits(model.is_multimodal)]
 
 
 def soak(device: Device, model: ModelSpec, num_requests: int, ledger: Ledger, arms: list[Arm]) -> None:
