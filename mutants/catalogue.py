@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from mutants import checking, device_half, host_half, planning
+from mutants import caching, checking, device_half, drafts, host_half, planning, sampling
 from mutants.mutant import Mutant
 
 
@@ -18,4 +18,8 @@ def by_name(mutants: Iterable[Mutant]) -> Mapping[str, Mutant]:
     return MappingProxyType(named)
 
 
-CATALOGUE = by_name((*planning.MUTANTS, *host_half.MUTANTS, *device_half.MUTANTS, *checking.MUTANTS))
+CATALOGUE = by_name(
+    mutant
+    for part in (planning, host_half, device_half, sampling, drafts, caching, checking)
+    for mutant in part.MUTANTS
+)

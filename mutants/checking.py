@@ -42,8 +42,8 @@ MUTANTS = (
     Mutant(
         "other-rows-are-judged-as-these",
         _ORACLE,
-        "content = (prompt.token_ids, images, prompt.embeds, output)",
-        "content = (prompt.token_ids, images, output)",
+        "content = (prompt.token_ids, images, prompt.embeds, sampling, output)",
+        "content = (prompt.token_ids, images, sampling, output)",
         ("tests/suite/test_oracle_prompts.py::test_the_same_ids_with_other_rows_are_judged_anew",),
     ),
     Mutant(
@@ -81,7 +81,7 @@ MUTANTS = (
     Mutant(
         "wrong-tokens-are-no-failure",
         "suite/experiment.py",
-        "return has_wrong_tokens and not record.is_control",
+        "return (has_wrong_tokens or has_wrong_logprobs) and not record.is_control",
         "return False",
         ("tests/suite/test_experiment.py::test_the_exit_code_is_one_for_wrong_tokens_or_a_failed_run",),
     ),

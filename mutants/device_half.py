@@ -110,8 +110,8 @@ MUTANTS = (
     Mutant(
         "every-row-is-sampled-at-its-first-position",
         _PROGRAM,
-        "last = self._current_metadata().starts[1:] - 1",
-        "last = self._current_metadata().starts[:-1]",
+        "self._hidden[metadata.starts[1:] - 1]",
+        "self._hidden[metadata.starts[:-1]]",
         (f"{_COMMANDS}test_each_row_is_sampled_at_its_own_last_position",),
     ),
     Mutant(

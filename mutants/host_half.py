@@ -113,7 +113,7 @@ MUTANTS = (
     Mutant(
         "a-token-in-flight-is-taken-for-known",
         _BATCH,
-        "self.in_flight[row] = end > total",
+        "self.in_flight[row] = end - entry.num_drafts > total",
         "self.in_flight[row] = False",
         (f"{_PLACEHOLDER}test_with_its_routes_no_arm_lets_a_placeholder_through[ids]",),
         hazards.GATHER,
@@ -137,7 +137,7 @@ MUTANTS = (
     Mutant(
         "a-newcomers-ids-are-not-uploaded",
         "runner/inputs/routes.py",
-        "if len(target) < starts[-1]:",
+        "if len(target) < total_without_spec:",
         "if False:",
         (f"{_ROUTES}test_a_newcomer_makes_the_step_mixed",),
     ),
@@ -210,8 +210,10 @@ MUTANTS = (
     Mutant(
         "output-called-ready-before-its-download",
         _COMPILE,
-        '            Download(sampled, rows),\n            Record(OUTPUT_READY, "output"),\n',
-        '            Record(OUTPUT_READY, "output"),\n            Download(sampled, rows),\n',
+        "            Download(accepted or sampled, rows),\n            *downloaded,\n            *told,\n"
+        '            Record(OUTPUT_READY, "output"),\n',
+        '            Record(OUTPUT_READY, "output"),\n            Download(accepted or sampled, rows),\n'
+        "            *downloaded,\n            *told,\n",
         (f"{_EVENTS}test_a_result_is_read_only_after_its_download",),
         hazards.RESULT,
     ),
@@ -350,7 +352,7 @@ MUTANTS = (
     Mutant(
         "rows-of-the-next-batch",
         "runner/executor.py",
-        "last_rows = dict(self._last.sampling_rows) if self._last else {}",
+        "last_rows = {row.request_id: row.row for row in self._last.sampling_rows} if self._last else {}",
         "last_rows = dict(self._batch.row_of)",
         (f"{_MOVES}test_rows_that_moved_get_their_own_sampled_ids",),
         hazards.NEXT_BATCH,
@@ -358,10 +360,9 @@ MUTANTS = (
     Mutant(
         "result-read-by-the-next-batchs-rows",
         "runner/executor.py",
-        "            sampling_rows=tuple(\n",
-        "            sampling_rows=(lambda _: type('Late', (), {'__iter__': lambda _: iter(\n"
-        "                [(row.request_id, row_of.get(row.request_id, 0)) "
-        "for row in step.plan.rows if row.samples])})())(\n",
+        "            sampling_rows=self._sampling_rows(step.plan, requests),\n",
+        "            sampling_rows=type('Late', (), {'__iter__': lambda _: iter(\n"
+        "                self._sampling_rows(step.plan, requests))})(),\n",
         (
             "tests/runner/test_executor.py::"
             "test_a_step_in_flight_knows_its_rows_though_the_batch_has_moved_on",

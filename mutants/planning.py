@@ -17,15 +17,15 @@ MUTANTS = (
     Mutant(
         "eos-ends-nothing",
         _SCHEDULER,
-        "if token_id == self._eos_token_id and not sampling.ignore_eos:",
+        "if may_stop and token_id == self._eos_token_id and not sampling.ignore_eos:",
         "if False:",
         (f"{_PLANS}test_eos_ends_a_request",),
     ),
     Mutant(
         "eos-ends-who-ignores-it",
         _SCHEDULER,
-        "if token_id == self._eos_token_id and not sampling.ignore_eos:",
-        "if token_id == self._eos_token_id:",
+        "if may_stop and token_id == self._eos_token_id and not sampling.ignore_eos:",
+        "if may_stop and token_id == self._eos_token_id:",
         (f"{_PLANS}test_eos_is_a_token_like_any_other_where_it_is_ignored",),
     ),
     Mutant(
@@ -45,30 +45,30 @@ MUTANTS = (
     Mutant(
         "token-of-a-finished-request-counts",
         _SCHEDULER,
-        "state.num_wasted += 1  # it ended while this step was in flight\n                continue",
-        "state.num_wasted += 1",
+        "                continue\n            state.num_drafted",
+        "            state.num_drafted",
         (f"{_PLANS}test_a_token_of_a_request_aborted_while_its_step_ran_is_ignored",),
         hazards.PREEMPTION,
     ),
     Mutant(
         "waste-is-not-counted",
         _SCHEDULER,
-        "state.num_wasted += 1",
-        "state.num_wasted += 0",
+        "state.num_wasted += 1 + num_drafts[request_id]",
+        "state.num_wasted += num_drafts[request_id]",
         (f"{_ASYNC}test_eos_costs_one_wasted_token_under_async_and_none_under_sync[ids-1]",),
     ),
     # ---- scheduler: what a step computes
     Mutant(
         "budget-ignored-at-admission",
         _SCHEDULER,
-        "count = min(self._num_to_compute(state), draft.budget)\n            if self._missing",
-        "count = self._num_to_compute(state)\n            if self._missing",
+        "count = min(self._num_to_compute(state), making.budget)\n            if not (",
+        "count = self._num_to_compute(state)\n            if not (",
         (f"{_PLANS}test_a_prompt_longer_than_the_budget_is_cut_and_samples_only_at_its_end",),
     ),
     Mutant(
         "budget-never-spent",
         _SCHEDULER,
-        "        draft.budget -= count\n",
+        "        making.budget -= count\n",
         "",
         (f"{_PLANS}test_decodes_come_first_and_a_waiting_prompt_gets_what_is_left",),
     ),
@@ -82,8 +82,8 @@ MUTANTS = (
     Mutant(
         "computes-beyond-the-last-token",
         _SCHEDULER,
-        "return known - state.num_computed if known < self._length_limit(state) else 0",
-        "return known - state.num_computed",
+        "return 0 if is_done or known >=",
+        "return 0 if known >=",
         (f"{_ASYNC}test_max_tokens_costs_no_token_more_than_in_sync[ids]",),
     ),
     Mutant(
@@ -118,8 +118,8 @@ MUTANTS = (
     Mutant(
         "blocks-freed-when-the-last-token-is-planned",
         _SCHEDULER,
-        "        state.num_in_flight += samples\n",
-        "        state.num_in_flight += samples\n"
+        "        state.num_steps_in_flight += samples\n",
+        "        state.num_steps_in_flight += samples\n"
         "        if state.num_tokens + state.num_in_flight >= self._length_limit(state):\n"
         "            self.blocks.release(state.block_ids)\n"
         "            state.block_ids.clear()\n",
@@ -140,8 +140,8 @@ MUTANTS = (
     Mutant(
         "preempted-but-called-computed",
         _SCHEDULER,
-        "        state.num_computed = 0\n        state.status = RequestStatus.PREEMPTED",
-        "        state.status = RequestStatus.PREEMPTED",
+        "        state.num_computed = 0\n        state.draft_ids = ()",
+        "        state.draft_ids = ()",
         (
             f"{_PLANS}test_the_later_request_is_preempted_and_computed_again_from_its_first_position",
             "tests/hazards/test_48245_preempted_in_flight.py",
@@ -151,7 +151,7 @@ MUTANTS = (
     Mutant(
         "victim-is-in-this-step",
         _SCHEDULER,
-        "if victim is not state and victim.request_id not in draft.scheduled:",
+        "if victim is not state and victim.request_id not in making.scheduled:",
         "if victim is not state:",
         (f"{_PLANS}test_any_workload_is_served_whole_under_any_sizes",),
         hazards.CORRUPTION,
@@ -220,8 +220,8 @@ MUTANTS = (
     Mutant(
         "newest-freed-block-first",
         "runner/blocks.py",
-        "self._free.append(block_id)",
-        "self._free.appendleft(block_id)",
+        "self._free[block_id] = None",
+        "self._free = {block_id: None, **self._free}",
         ("tests/runner/test_blocks.py::test_a_freed_block_is_the_last_to_be_reused",),
     ),
     Mutant(
