@@ -13,13 +13,14 @@ class StepRecord:
 
     Times are `time.perf_counter_ns` (one clock for both processes of a CPU device). Host time is the sum
     of the host's own work on the step, waits not included; device time runs from the first command's
-    start to the last one's end. `copies` and `bytes` are counted at the copies themselves, by buffer,
+    start to the output's being there: drafts that stay on the device are proposed after it, and delay the
+    next step's start. `copies` and `bytes` are counted at the copies themselves, by buffer,
     host to device; `download_bytes` likewise, device to host.
     """
 
     step_id: int
     kind: str  # "prefill" | "decode" | "mixed"
-    ids_route: str  # "host" | "mixed" | "slice" | "scatter"
+    ids_route: str  # "host" | "mixed" | "slice" | "scatter" | "draft"
     embeds_route: str  # "merge" | "lookup" | "graph"
     num_rows: int
     num_tokens: int

@@ -69,7 +69,9 @@ class Scheduler:
         self.resident_rows = ResidentRows(config.num_resident_rows)
         self._keeps_rows_resident = keeps_rows_resident
         self._drafts_on_device = drafts_on_device
+        self._speculates = config.num_speculative_tokens > 0
         self._config = config
+        self._block_size = config.block_size
         self._eos_token_id = eos_token_id
         self._waiting: deque[RequestState] = deque()
         self._running: list[RequestState] = []
@@ -139,19 +141,21 @@ class Scheduler:
         """Take a step's tokens; finished requests leave and give back what they hold."""
         self._release_images(plan)
         outputs: list[TokenOutput] = []
-        num_drafts = {row.request_id: row.num_drafts for row in plan.rows}
-        for request_id, token_ids in result.sampled.items():
-            state = self.requests[request_id]
-            self._settle(state, num_drafts[request_id], len(token_ids))
-            if state.is_finished:
-                state.num_wasted += 1 + num_drafts[request_id]  # it ended while this step was in flight
+        for row in plan.rows:
+            if not row.samples:
                 continue
-            state.num_drafted += num_drafts[request_id]
-            state.num_accepted += len(token_ids) - 1
-            state.draft_ids = result.drafts.get(request_id, ())
-            accepted = self._accept(state, token_ids)
-            state.logprobs += result.logprobs.get(request_id, ())[: len(accepted)]
-            outputs += accepted
+            state, token_ids = self.requests[row.request_id], result.sampled[row.request_id]
+            self._settle(state, row.num_drafts, len(token_ids))
+            if state.is_finished:
+                state.num_wasted += 1 + row.num_drafts  # it ended while this step was in flight
+                continue
+            if self._speculates:
+                state.num_drafted += row.num_drafts
+                state.num_accepted += len(token_ids) - 1
+                state.draft_ids = result.drafts.get(row.request_id, ())
+            num_accepted = self._accept(state, token_ids, outputs)
+            if result.logprobs:
+                state.logprobs += result.logprobs.get(row.request_id, ())[:num_accepted]
         return outputs
 
     def _settle(self, state: RequestState, num_drafts: int, num_sampled: int) -> None:
@@ -160,14 +164,15 @@ class Scheduler:
         state.num_steps_in_flight -= 1
         assert state.num_in_flight >= 0, f"{state.request_id} got a token that was not in flight"
         num_rejected = 1 + num_drafts - num_sampled
+        if not num_rejected:
+            return
         if state.status is RequestStatus.RUNNING:
             state.num_computed -= num_rejected
         elif state.status is RequestStatus.PREEMPTED:
             state.num_lost -= num_rejected
 
-    def _accept(self, state: RequestState, token_ids: Sequence[int]) -> list[TokenOutput]:
-        """Append tokens up to one that ends the request; those behind it were computed for nothing."""
-        outputs = []
+    def _accept(self, state: RequestState, token_ids: Sequence[int], outputs: list[TokenOutput]) -> int:
+        """Take tokens up to one that ends the request; how many. The rest was computed for nothing."""
         for index, token_id in enumerate(token_ids):
             state.output_ids.append(token_id)
             reason = self._finish_reason(state, token_id)
@@ -175,8 +180,8 @@ class Scheduler:
             if reason is not None:
                 state.num_wasted += len(token_ids) - 1 - index
                 self._retire_request(state, reason)
-                break
-        return outputs
+                return index + 1
+        return len(token_ids)
 
     def check(self) -> None:
         """Assert that blocks, encoder slots and request slots are owned exactly once (tests, soak)."""
@@ -194,7 +199,7 @@ class Scheduler:
         count = min(self._num_to_compute(state), making.budget)
         # Asked before room is made: no request gives way to one that cannot start anyway.
         if count and self._can_start(making, state) and self._make_room(making, state, count):
-            num_drafts = self._num_drafts(state, making.budget - count)
+            num_drafts = self._num_drafts(state, making.budget - count) if self._speculates else 0
             self._extend_table(state, count + num_drafts)
             self._add_row(making, state, self._fit_images(making, state, count), num_drafts)
 
@@ -232,10 +237,10 @@ class Scheduler:
 
     def _add_row(self, making: _Making, state: RequestState, count: int, num_drafts: int = 0) -> None:
         """Plan `count` tokens, for which there are blocks and images, and `num_drafts` guessed ones."""
-        first = state.num_computed
+        first, num_known = state.num_computed, state.num_tokens
         making.splices.extend(self._splices(state, first, count))
         assert state.slot is not None
-        samples = first + count == state.num_tokens + state.num_in_flight
+        samples = first + count == num_known + state.num_in_flight
         is_decode = samples and count == 1 and first >= state.num_prompt
         count += num_drafts
         making.rows.append(
@@ -246,12 +251,14 @@ class Scheduler:
         state.num_computed += count
         state.num_in_flight += samples * (1 + num_drafts)
         state.num_steps_in_flight += samples
-        self.prefix_cache.register(state, min(state.num_computed, state.num_tokens))
+        if self._config.prefix_caching:
+            self.prefix_cache.register(state, min(state.num_computed, num_known))
 
     def _num_to_compute(self, state: RequestState) -> int:
         """Positions whose ids are there or on their way; drafts in flight are taken for right."""
-        known = state.num_tokens + state.num_in_flight
-        is_done = state.num_tokens + state.num_steps_in_flight >= self._length_limit(state)
+        num_known = state.num_tokens
+        known = num_known + state.num_in_flight
+        is_done = num_known + state.num_steps_in_flight >= self._length_limit(state)
         # If all drafts were right there would be no position left: wait until it is known.
         return 0 if is_done or known >= self._config.max_model_len else known - state.num_computed
 
@@ -275,8 +282,8 @@ class Scheduler:
     # ---- blocks
 
     def _missing_blocks(self, state: RequestState, count: int) -> int:
-        needed = -(-(state.num_computed + count) // self._config.block_size)
-        return max(0, needed - len(state.block_ids))
+        lacking = state.num_computed + count - len(state.block_ids) * self._block_size
+        return -(-lacking // self._block_size) if lacking > 0 else 0
 
     def _has_blocks(self, state: RequestState, cached: list[int], count: int) -> bool:
         """Whether a newcomer's `cached` blocks and those for `count` more tokens can be had together."""
@@ -284,9 +291,11 @@ class Scheduler:
         return missing + self.blocks.num_free_among(cached) <= self.blocks.num_free
 
     def _extend_table(self, state: RequestState, count: int) -> None:
-        block_ids = self.blocks.allocate(self._missing_blocks(state, count))
-        assert block_ids is not None
-        state.block_ids.extend(block_ids)
+        missing = self._missing_blocks(state, count)
+        if missing:
+            block_ids = self.blocks.allocate(missing)
+            assert block_ids is not None
+            state.block_ids.extend(block_ids)
 
     def _make_room(self, making: _Making, state: RequestState, count: int) -> bool:
         """Free the blocks it lacks, preempting the latest requests not in this step; False: wait."""

@@ -19,6 +19,8 @@ from runner.core import (
 
 NO_ID = -1
 _SEED_BITS = 32
+_MOST = 2**31 - 1  # of int32; no vocabulary and no model length comes near it
+_MAX_FLOAT = float.fromhex("0x1.fffffep+127")  # of float32
 
 
 class Real(IntEnum):
@@ -83,10 +85,10 @@ def needs_of(sampling: SamplingParams) -> SamplerNeed:
 def real_row(sampling: SamplingParams) -> list[float]:
     """A slot's row of `sampling_reals`."""
     return [
-        sampling.temperature,
+        min(sampling.temperature, _MAX_FLOAT),
         sampling.top_p,
         sampling.min_p,
-        sampling.repetition_penalty,
+        min(sampling.repetition_penalty, _MAX_FLOAT),
         sampling.presence_penalty,
         sampling.frequency_penalty,
     ]
@@ -97,9 +99,9 @@ def whole_row(state: RequestState, eos_token_id: int) -> list[int]:
     sampling = state.request.sampling
     stops = [*sampling.stop_token_ids, *([] if sampling.ignore_eos else [eos_token_id])]
     row = [
-        sampling.top_k,
+        min(sampling.top_k, _MOST),
         state.num_prompt,
-        state.num_prompt + sampling.min_tokens,
+        min(state.num_prompt + sampling.min_tokens, _MOST),
         _signed(sampling.seed & 0xFFFFFFFF),
         _signed(sampling.seed >> _SEED_BITS),
         *stops,

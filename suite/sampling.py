@@ -22,7 +22,7 @@ from suite.errors import KeyedError
 from suite.schema import AsTuple, Ratio, Seed, StrictModel, broken_rule
 
 MIN_TEMPERATURE = 0.01
-"""Below it logits divided by a float32 temperature leave the type's range; vLLM takes no smaller one."""
+"""vLLM takes any smaller one for this; greedy is 0."""
 
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 

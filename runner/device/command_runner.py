@@ -21,19 +21,21 @@ class _Account:
 
 
 class CommandRunner:
-    """`publish(event, step_id)` is called at each Record. When a command may run, the caller knows."""
+    """`publish(event, step_id)` is called at each Record. When a command may run, the caller knows.
+
+    A step's account ends with its output; what it still computes then (drafts) is in no account.
+    """
 
     def __init__(self, program: Program, reports: ReportRing, publish: Callable[[str, int], None]) -> None:
         self._program = program
         self._reports = reports
         self._publish = publish
         self._accounts: dict[int, _Account] = {}
+        self._last_reported = -1
 
     def run(self, step_id: int, command: Wire) -> None:
         """Run one command of a step. DeviceError names the step and the command that failed."""
-        account = self._accounts.get(step_id)
-        if account is None:
-            account = self._accounts[step_id] = _Account(time.perf_counter_ns())
+        account = self._account_of(step_id)
         if command[0] == "record":
             self._record(step_id, str(command[1]), account)
         elif command[0] != "wait":
@@ -41,7 +43,16 @@ class CommandRunner:
 
     def reset(self) -> None:
         self._accounts.clear()
+        self._last_reported = -1
         self._program.reset()
+
+    def _account_of(self, step_id: int) -> _Account:
+        account = self._accounts.get(step_id)
+        if account is None:
+            account = _Account(time.perf_counter_ns())
+            if step_id > self._last_reported:  # outputs come in order
+                self._accounts[step_id] = account
+        return account
 
     def _execute(self, step_id: int, command: Wire, account: _Account) -> None:
         try:
@@ -57,6 +68,7 @@ class CommandRunner:
     def _record(self, step_id: int, event: str, account: _Account) -> None:
         if event == OUTPUT_READY:  # the host may read the report as soon as it sees this event
             del self._accounts[step_id]
+            self._last_reported = step_id
             self._reports.write(step_id, _report(account))
         self._publish(event, step_id)
 

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from runner.commands import RING_SIZE, Command, Download, Upload, buffer_table, row_bytes
 from runner.config import RunnerConfig
@@ -16,6 +18,9 @@ from runner.core import DeviceInfo
 from runner.device.base import Device, DeviceReport, poison_host
 from runner.measure import now_ns
 from runner.models import ModelSpec
+from runner.slot_state import NO_ID
+
+_ACCEPTED = "accepted_ids."
 
 
 class NullDevice(Device):
@@ -40,9 +45,14 @@ class NullDevice(Device):
         self._on_step(step_id, commands)
         for command in commands:
             if isinstance(command, Download):
-                self.host[command.buffer][: command.count] = self._token_id
+                self._answer(self.host[command.buffer][: command.count], command.buffer)
         self._reports.pop(step_id - RING_SIZE, None)
         self._reports[step_id] = self._report(commands, start_ns)
+
+    def _answer(self, target: NDArray[Any], buffer: str) -> None:
+        target[:] = self._token_id
+        if buffer.startswith(_ACCEPTED):
+            target[:, 1:] = NO_ID  # a row without drafts can have none accepted
 
     def wait(self, event: str, step_id: int) -> None:
         """Everything has happened already."""

@@ -49,7 +49,6 @@ class InputBatch:
         self.has_mask = np.zeros(rows, np.bool_)
         self.samples = np.zeros(rows, np.bool_)
         self.num_drafts = np.zeros(rows, np.int32)
-        self.is_guess = np.zeros(rows, np.bool_)
         self.needs = np.zeros(rows, np.int32)
         self.is_plain = np.ones(rows, np.bool_)
         self.supplied: list[NDArray[np.float32] | None] = [None] * rows
@@ -65,6 +64,10 @@ class InputBatch:
     @property
     def num_rows(self) -> int:
         return len(self.request_ids)
+
+    @property
+    def is_guess(self) -> NDArray[np.bool_]:
+        return self.in_flight if self._speculates else np.zeros_like(self.in_flight)
 
     @property
     def has_supplied(self) -> bool:
@@ -185,9 +188,8 @@ class InputBatch:
         self.samples[row] = entry.samples
         self.num_drafts[row] = entry.num_drafts
         end = entry.first + entry.num_tokens
-        self.in_flight[row] = end - entry.num_drafts > total
-        self.is_guess[row] = self._speculates and self.in_flight[row]
-        if self.in_flight[row]:
+        self.in_flight[row] = is_in_flight = end - entry.num_drafts > total
+        if is_in_flight:
             self.token_ids[row, total:end] = IN_FLIGHT_ID
         elif entry.num_drafts:
             self.token_ids[row, total:end] = state.draft_ids[: entry.num_drafts]

@@ -219,6 +219,8 @@ class StepCompiler:
         self, step: StagedStep, requests: Mapping[str, RequestState], num_logits: int
     ) -> tuple[list[Command], list[Command]]:
         """Those of all positions, where some request of the step asks for them, and their download."""
+        if not step.layout.by_slot:  # nobody asks for anything
+            return [], []
         asked = (requests[row.request_id].request.sampling.logprobs for row in step.plan.rows)
         if all(number is None for number in asked):
             return [], []
