@@ -8,8 +8,9 @@ from typing import Any
 import psutil
 import pytest
 from arm_models import MICRO, MICRO_GEMMA3_VL, MICRO_QWEN3, MICRO_QWEN25_VL
-from soak_traffic import CONFIG, Ledger, Traffic, prompts_of, with_eos
+from soak_traffic import CONFIG, FULL, Ledger, Traffic, oracle_of, prompts_of, with_eos
 
+from runner.config import RunnerConfig
 from runner.core import RequestState
 from runner.device.base import Device, open_device
 from runner.engine import Engine
@@ -20,6 +21,7 @@ MIB = 1 << 20
 # Between the second rest and the last one; seen were 150 objects and half a MiB.
 MAX_OBJECTS_KEPT = 400
 MAX_BYTES_KEPT = 4 * MIB
+# Half of them with everything on: guesses, shared blocks, a small encoder budget.
 NUM_INLINE = {MICRO_QWEN3.name: 10000, MICRO_GEMMA3_VL.name: 4500, MICRO_QWEN25_VL.name: 5500}
 
 
@@ -28,13 +30,21 @@ def arms_of(model: ModelSpec) -> list[Arm]:
     return [arm for arm in ARMS.values() if arm.is_right and arm.fits(model.is_multimodal)]
 
 
-def soak(device: Device, model: ModelSpec, num_requests: int, ledger: Ledger, arms: list[Arm]) -> None:
+def soak(
+    device: Device,
+    model: ModelSpec,
+    num_requests: int,
+    ledger: Ledger,
+    arms: list[Arm],
+    config: RunnerConfig = CONFIG,
+) -> None:
     """Serve them in equal shares, a fresh engine for every arm, with two rests each."""
     spec = with_eos(model)
     prompts_of(model.name, True), prompts_of(model.name, False)  # made and kept before anything is counted
+    oracle_of(model.name)
     for index, arm in enumerate(arms):
         share = num_requests * (index + 1) // len(arms) - num_requests * index // len(arms)
-        engine = Engine(spec, CONFIG, device, arm)
+        engine = Engine(spec, config, device, arm)
         engine.run(Traffic(engine, spec, share, -(-share // 2), seed=index, ledger=ledger))
         engine.scheduler.check()
 
@@ -45,12 +55,13 @@ def check_nothing_is_kept(ledger: Ledger) -> None:
     assert ledger.open_files[-1] <= ledger.open_files[1]
 
 
+@pytest.mark.parametrize("config", [CONFIG, FULL], ids=["plain", "full"])
 @pytest.mark.parametrize("model", MICRO, ids=lambda model: model.name)
 def test_20000_requests_of_random_traffic_are_served_whole_and_nothing_is_kept(
-    model: ModelSpec, devices: Any
+    model: ModelSpec, config: RunnerConfig, devices: Any
 ) -> None:
-    ledger, num_requests = Ledger(), NUM_INLINE[model.name]
-    soak(devices("inline", model, CONFIG), model, num_requests, ledger, arms_of(model))
+    ledger, num_requests = Ledger(), NUM_INLINE[model.name] // 2
+    soak(devices("inline", model, config), model, num_requests, ledger, arms_of(model), config)
     check_nothing_is_kept(ledger)
     counts = ledger.counts
     assert counts["settled"] == num_requests
@@ -59,6 +70,9 @@ def test_20000_requests_of_random_traffic_are_served_whole_and_nothing_is_kept(
     for moment in ("waiting", "running", "running with a token in flight", "in its prompt", "preempted"):
         assert counts[f"aborted {moment}"] > 5, moment
     assert counts["wasted"] > 50
+    if config is FULL:
+        assert counts["accepted"] > 0.1 * num_requests
+        assert counts["cached"] > num_requests
     assert sum(name.startswith("refused") for name in counts) == 13
 
 
@@ -69,17 +83,17 @@ def test_the_numbers_add_up() -> None:
 def test_2000_requests_on_a_device_process_leave_no_memory_and_no_file_behind(
     models_built_once: None,
 ) -> None:
-    with open_device("process", MICRO_GEMMA3_VL, CONFIG):
+    with open_device("process", MICRO_GEMMA3_VL, FULL):
         pass  # the server that devices are forked from stays
     gc.collect()
     num_files, num_mappings = files_and_mappings()
     ledger, child_bytes = Ledger(), []
-    with open_device("process", MICRO_GEMMA3_VL, CONFIG) as device:
+    with open_device("process", MICRO_GEMMA3_VL, FULL) as device:
         process: Any = device
         child = psutil.Process(process._process.pid)
         files = child.num_fds()
         for name in ("refresh", "fused", "gated", "async-rows"):
-            soak(device, MICRO_GEMMA3_VL, 500, ledger, [ARMS[name]])
+            soak(device, MICRO_GEMMA3_VL, 500, ledger, [ARMS[name]], FULL)
             child_bytes.append(child.memory_info().rss)
         assert child.num_fds() == files
     assert ledger.counts["settled"] == 2000
