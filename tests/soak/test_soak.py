@@ -7,6 +7,7 @@ from typing import Any
 
 import psutil
 import pytest
+from arm_bad_prompts import BAD
 from arm_models import MICRO, MICRO_GEMMA3_VL, MICRO_QWEN3, MICRO_QWEN25_VL
 from soak_traffic import CONFIG, FULL, Ledger, Traffic, oracle_of, prompts_of, with_eos
 
@@ -40,13 +41,20 @@ def soak(
 ) -> None:
     """Serve them in equal shares, a fresh engine for every arm, with two rests each."""
     spec = with_eos(model)
-    prompts_of(model.name, True), prompts_of(model.name, False)  # made and kept before anything is counted
-    oracle_of(model.name)
+    warm_up(model)
     for index, arm in enumerate(arms):
         share = num_requests * (index + 1) // len(arms) - num_requests * index // len(arms)
         engine = Engine(spec, config, device, arm)
         engine.run(Traffic(engine, spec, share, -(-share // 2), seed=index, ledger=ledger))
         engine.scheduler.check()
+
+
+def warm_up(model: ModelSpec) -> None:
+    """What is made once and kept, models for one, is made before anything is counted."""
+    prompts_of(model.name, True), prompts_of(model.name, False)
+    oracle_of(model.name)
+    for make in BAD.values():
+        make(model)
 
 
 def check_nothing_is_kept(ledger: Ledger) -> None:
