@@ -1,5 +1,7 @@
 """NullDevice: keeps the command lists it is given and computes nothing; every token is the same.
 
+Drafts are proposed wherever they may be, and none is ever right: a row's tokens are one a step.
+
 For reading what an arm does (`suite explain`) and for timing the host half alone. No torch.
 """
 
@@ -16,6 +18,7 @@ from runner.core import DeviceInfo
 from runner.device.base import Device, DeviceReport, poison_host
 from runner.measure import now_ns
 from runner.models import ModelSpec
+from runner.slot_state import NO_ID
 
 
 class NullDevice(Device):
@@ -40,9 +43,15 @@ class NullDevice(Device):
         self._on_step(step_id, commands)
         for command in commands:
             if isinstance(command, Download):
-                self.host[command.buffer][: command.count] = self._token_id
+                self._fill(command)
         self._reports.pop(step_id - RING_SIZE, None)
         self._reports[step_id] = self._report(commands, start_ns)
+
+    def _fill(self, download: Download) -> None:
+        target = self.host[download.buffer][: download.count]
+        target[:] = self._token_id
+        if download.buffer.startswith("accepted_ids"):
+            target[:, 1:] = NO_ID
 
     def wait(self, event: str, step_id: int) -> None:
         """Everything has happened already."""
