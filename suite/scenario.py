@@ -247,6 +247,7 @@ def _check_together(scenario: Scenario) -> None:
     except RunnerError as error:
         raise _keyed(error) from None
     _check_encoder_budget(scenario, model)
+    _check_lookup(scenario.runner)
     _check_memory(scenario, model)
     check_token_ids(scenario.traffic.sampling, model)
     _check_last_arrival(scenario, plan_demand(scenario.traffic, model, config, scenario.seed))
@@ -262,6 +263,16 @@ def _check_encoder_budget(scenario: Scenario, model: ModelSpec) -> None:
         raise KeyedError(
             "runner.max_encoder_tokens_per_step",
             f"one image of {model.name} has {rows} rows and could never be encoded: raise it",
+        )
+
+
+def _check_lookup(sizes: RunnerSection) -> None:
+    """Refuse drafts that could never be: nothing as long as the shortest lookup occurs twice in a request."""
+    if sizes.num_speculative_tokens and sizes.prompt_lookup_min >= sizes.max_model_len:
+        raise KeyedError(
+            "runner.prompt_lookup_min",
+            f"a request has runner.max_model_len {sizes.max_model_len} tokens at most, so that nothing would "
+            "ever be drafted: lower it",
         )
 
 
