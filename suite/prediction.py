@@ -15,14 +15,17 @@ from suite.sampling import lasting_token
 from suite.scenario import Case
 
 
-def predicts_wrong(case: Case, arm: Arm, requests: Sequence[Request]) -> bool:
+def predicts_wrong(case: Case, arm: Arm, requests: Sequence[Request]) -> bool | None:
     """Whether a control changes a row that the model is given, all requests being there at the start.
 
     Read from the command lists of the runner's host half and the flags it uploads: nothing is computed.
     Holds where no request ends early, by EOS or a stop token. A merge changes a row where a flag left by an
-    earlier step calls it supplied; without a merge every supplied row is lost.
+    earlier step calls it supplied; without a merge every supplied row is lost. None where flags decide and
+    drafts are verified: which rows share a step then depends on the drafts that turn out right.
     """
     assert arm.choices is not None and not arm.is_right, f"arm {arm.name} is no negative control"
+    if arm.choices.merge != "none" and case.runner_config.num_speculative_tokens:
+        return None
     reader = _FlagReader(case.runner_config.max_num_batched_tokens)
     device = NullDevice(
         case.model_spec,

@@ -24,6 +24,9 @@ from suite.schema import AsTuple, Ratio, Seed, StrictModel, broken_rule
 MIN_TEMPERATURE = 0.01
 """vLLM takes any smaller one for this; greedy is 0."""
 
+_NEEDS_NOISE = ("top_k", "top_p", "min_p", "seed")
+"""Of no effect on a greedy choice."""
+
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 
 
@@ -82,7 +85,13 @@ class Sampling(StrictModel):
             for name, value in self.model_dump(mode="json").items()
             if value != type(self).model_fields[name].default and value != []
         ]
-        return [f"sampling (traffic.sampling): {', '.join(given)}"] if given else []
+        if not given:
+            return []
+        notes = [f"sampling (traffic.sampling): {', '.join(given)}"]
+        idle = [name for name in _NEEDS_NOISE if getattr(self, name) != type(self).model_fields[name].default]
+        if idle and not self.temperature:
+            notes.append(f"traffic.sampling.temperature is 0 (greedy): {', '.join(idle)} change nothing")
+        return notes
 
 
 def check_token_ids(sampling: Sampling, model: ModelSpec) -> None:

@@ -22,6 +22,7 @@ from runner.config import RunnerConfig
 from runner.core import MAX_LOGPROBS, RunnerError, usable_cores
 from runner.models import MODELS, ModelSpec, get_model
 from suite.arms import named_arm, twice, why_not
+from suite.case_label import case_label
 from suite.demand import plan_demand
 from suite.errors import KeyedError, SuiteError
 from suite.need import Demand, image_positions
@@ -45,7 +46,7 @@ from suite.schema import (
     value_error,
 )
 from suite.traffic import Constant, TraceReplay, Traffic
-from suite.yaml_source import Source, read_source, show
+from suite.yaml_source import Source, read_source
 
 _DEFAULTS = RunnerConfig()
 _FLOAT_BYTES = 4
@@ -211,7 +212,7 @@ def missing_requirements(scenario: Scenario, device_kind: str) -> str | None:
 def _cases(source: Source, path: Path) -> Iterator[Case]:
     seen: dict[str, str] = {}
     for values, case_source in combinations(source):
-        case = _case(case_source, path, values)
+        case = _case(case_source, path, values, case_label(values, _sweep_of(source)))
         if case.case_id in seen:
             rule = f"the cases {seen[case.case_id]} and {case.label} are the same: remove one"
             raise SuiteError(value_error(source, ("sweep",), rule))
@@ -219,10 +220,15 @@ def _cases(source: Source, path: Path) -> Iterator[Case]:
         yield case
 
 
-def _case(source: Source, path: Path, values: Mapping[str, object]) -> Case:
+def _sweep_of(source: Source) -> Mapping[str, Sequence[object]]:
+    """The sweep, which `combinations` has checked."""
+    return source.data.get("sweep") or {}
+
+
+def _case(source: Source, path: Path, values: Mapping[str, object], label: str) -> Case:
     keys = validated(ScenarioKeys, source)
     scenario = Scenario(path=path, **dict(keys))
-    label = _label(values) or scenario.name
+    label = label or scenario.name
     try:
         _check_together(scenario)
     except KeyedError as error:
@@ -241,6 +247,7 @@ def _check_together(scenario: Scenario) -> None:
     except RunnerError as error:
         raise _keyed(error) from None
     _check_encoder_budget(scenario, model)
+    _check_lookup(scenario.runner)
     _check_memory(scenario, model)
     check_token_ids(scenario.traffic.sampling, model)
     _check_last_arrival(scenario, plan_demand(scenario.traffic, model, config, scenario.seed))
@@ -256,6 +263,16 @@ def _check_encoder_budget(scenario: Scenario, model: ModelSpec) -> None:
         raise KeyedError(
             "runner.max_encoder_tokens_per_step",
             f"one image of {model.name} has {rows} rows and could never be encoded: raise it",
+        )
+
+
+def _check_lookup(sizes: RunnerSection) -> None:
+    """Refuse drafts that could never be: nothing as long as the shortest lookup occurs twice in a request."""
+    if sizes.num_speculative_tokens and sizes.prompt_lookup_min >= sizes.max_model_len:
+        raise KeyedError(
+            "runner.prompt_lookup_min",
+            f"a request has runner.max_model_len {sizes.max_model_len} tokens at most, so that nothing would "
+            "ever be drafted: lower it",
         )
 
 
@@ -307,22 +324,6 @@ def _keyed(error: RunnerError) -> KeyedError:
 
 def _runner_config(section: RunnerSection) -> RunnerConfig:
     return RunnerConfig(**section.model_dump())
-
-
-def _label(values: Mapping[str, object]) -> str:
-    """ "multimodal_ratio=0.5"; keys in full where their last parts collide."""
-    short = {key: key.rpartition(".")[2] for key in values}
-    if len(set(short.values())) < len(short):
-        short = {key: key for key in values}
-    return ", ".join(f"{short[key]}={_bare(key, value)}" for key, value in values.items())
-
-
-def _bare(key: str, value: object) -> str:
-    if key.endswith(".embeds_files") and isinstance(value, (list, tuple)):
-        return show([Path(str(path)).name for path in value])
-    if not isinstance(value, str):
-        return show(value)
-    return Path(value).name if key.endswith(".path") else value
 
 
 def _case_id(scenario: Scenario) -> str:

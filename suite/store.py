@@ -49,6 +49,12 @@ _STEP_DERIVED = ("host_ns", "device_ns")
 _REQUEST_TEXT = ("request_id", "kind", "finish_reason", "error")
 _REQUEST_LISTS = ("token_ns", "output_ids")
 _REQUEST_FLOATS = ("logprobs",)  # a list, or nothing
+# Columns that came with a feature, and what they are in a table written before it.
+_LATER: Mapping[str, int | None] = {
+    **dict.fromkeys(("hash_ns", "num_draft_tokens", "num_accepted_tokens"), 0),
+    **dict.fromkeys(("num_cached_tokens", "num_drafted_tokens"), 0),
+    "logprobs": None,
+}
 _REQUEST_NULLABLE = (
     "first_scheduled_ns",
     "finished_ns",
@@ -489,6 +495,7 @@ def _read_table(path: Path, schema: pa.Schema) -> pd.DataFrame:
         table = pq.read_table(path) if path.is_file() else schema.empty_table()
     except (OSError, ValueError, pa.ArrowException) as error:
         raise SuiteError(f"cannot read {path}: {error}") from error
+    table = _with_later_columns(table, schema)
     missing = [name for name in schema.names if name not in table.column_names]
     if missing:
         raise SuiteError(
@@ -501,6 +508,17 @@ def _read_table(path: Path, schema: pa.Schema) -> pd.DataFrame:
         if name in frame:
             frame[name] = pd.array(frame[name].tolist(), dtype="Int64")
     return frame
+
+
+def _with_later_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """A table of before there were caching, drafts and log-probabilities: nothing was done of either."""
+    import pyarrow as pa
+
+    for name in schema.names:
+        if name in _LATER and name not in table.column_names:
+            column = pa.array([_LATER[name]] * len(table), schema.field(name).type)
+            table = table.append_column(schema.field(name), column)
+    return table
 
 
 def _check_columns(path: Path, table: pa.Table, schema: pa.Schema) -> None:

@@ -116,9 +116,12 @@ LAYERS = (
         "suite",
         (
             *under(
-                "suite", "__main__ arms arrivals checks cli commands control demand embeds_demand embeds_file"
+                "suite", "__main__ arms arrivals case_label checks cli commands control demand embeds_demand"
             ),
-            *under("suite", "environment errors experiment metrics need plan progress protocol publish"),
+            *under(
+                "suite",
+                "embeds_file environment errors experiment metrics need plan progress protocol publish",
+            ),
             *under("suite", "logprob_check prefix_demand prompt_drawing record sampling scenario"),
             *under("suite", "scenario_source schema store summary token_case torch_file traffic"),
             *under("suite", "worker_process workload yaml_source"),

@@ -6,6 +6,7 @@ Names from a scenario are escaped, since plotly reads a little HTML in its texts
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,6 +39,9 @@ class Chart:
     reason: str = ""
 
 
+_MAX_DECADES_OF_THREE = 3
+
+
 def escape(text: str) -> str:
     """A name as plotly shows it literally: plotly reads tags and entities in every text it draws."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
@@ -68,9 +72,17 @@ def categories(keys: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def log_axis(title: str, tickformat: str) -> dict[str, Any]:
-    """Logarithmic; with a format given, every tick says its whole number and not only its first digit."""
-    return {"title": {"text": f"{title}, logarithmic"}, "type": "log", "tickformat": tickformat}
+def log_axis(title: str, tickformat: str, low: float, high: float) -> dict[str, Any]:
+    """Logarithmic, for values from `low` to `high`, both positive; every tick says its whole number.
+
+    Ticks at 1, 2 and 5, or at powers of ten where those would be many: plotly's own choice, all nine digits
+    of a power of ten, runs together.
+    """
+    axis = {"title": {"text": f"{title}, logarithmic"}, "type": "log", "tickformat": tickformat}
+    decades = math.log10(high / low)
+    if decades < 1:
+        return axis
+    return axis | {"dtick": "D2" if decades <= _MAX_DECADES_OF_THREE else 1}
 
 
 def rounded(values: Values) -> list[float]:

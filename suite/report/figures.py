@@ -225,7 +225,7 @@ def _ms_axis(samples: Sequence[Samples]) -> dict[str, Any]:
     high = max(float(one.values[-1]) for one in samples)
     if low <= 0 or high / low <= 30:
         return {"title": {"text": "ms"}, "rangemode": "tozero"}
-    return log_axis("ms", "~r")
+    return log_axis("ms", "~r", low, high)
 
 
 # steps
@@ -431,16 +431,18 @@ def uploads(one: Series) -> Chart:
     if not names:
         return Chart(title, reason=why_no_steps(one, "the result files count no bytes by buffer"))
     figure = go.Figure()
+    drawn: list[float] = []
     for kind, total in totals.iterrows():
         means = {name: float(total[f"bytes.{name}"] / total["num_steps"]) for name in names}
         points = [(name, mean) for name, mean in means.items() if mean > 0]
         if points:
+            drawn += [mean for _, mean in points]
             figure.add_trace(_upload_points(points, str(kind), STEP_KINDS.index(str(kind))))
-    if not figure.data:
+    if not drawn:
         return Chart(title, reason="no bytes were uploaded")
     figure.update_layout(
         height=110 + 30 * len(names),
-        xaxis=log_axis("B", "~s"),
+        xaxis=log_axis("B", "~s", min(drawn), max(drawn)),
         yaxis=categories([wrap(name) for name in names]),
     )
     counts = ", ".join(f"{kind} {int(total):,}" for kind, total in totals["num_steps"].items())

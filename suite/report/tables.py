@@ -199,8 +199,8 @@ def drafts_cell(one: Series) -> Cell:
     tokens = one.values("tokens_per_step")
     if not tokens:
         return rate
-    shown = f"{quantity(median(tokens), 'tokens')} a decode step"
-    return replace(rate, lines=(*rate.lines, Line(shown, median(tokens))))
+    line = Line(quantity(median(tokens), "tokens"), median(tokens), note="a decode step")
+    return replace(rate, lines=(*rate.lines, line))
 
 
 def logprobs_cell(one: Series) -> Cell:

@@ -690,6 +690,13 @@ _FEATURES = (
     _set("caching as a number", "runner.prefix_caching=1", "prefix_caching is 1", "true or false"),
     _set("negative drafts", "runner.num_speculative_tokens=-1", "is -1", "at least 0"),
     _set("very many drafts", "runner.num_speculative_tokens=1000", "is 1000", "at most 256"),
+    _set(
+        "a lookup longer than any request",
+        "runner={max_model_len: 99, num_speculative_tokens: 2, prompt_lookup_min: 99, prompt_lookup_max: 99}",
+        "runner.prompt_lookup_min is 99",
+        "max_model_len 99",
+        "nothing would ever be drafted: lower it",
+    ),
     _set("lookup of nothing", "runner.prompt_lookup_min=0", "prompt_lookup_min is 0", "at least 1"),
     _set(
         "lookup longer at least than at most",

@@ -166,3 +166,28 @@ def test_explaining_needs_no_torch_and_ignores_host_work(tmp_path: Path) -> None
         timeout=60,
     )
     assert done.stdout.strip() == "False"
+
+
+DRAFTS_BEYOND_A_STEP = """\
+name: drafts
+model: tiny-gemma3-vl
+runner:
+  max_num_seqs: 3
+  max_num_batched_tokens: 16
+  max_model_len: 96
+  num_blocks: 14
+  block_size: 8
+  prefix_caching: true
+  num_speculative_tokens: 100
+traffic: {num_requests: 4, prompt_tokens: 24, output_tokens: 40, embeds_ratio: 0.5}
+"""
+
+
+@pytest.mark.parametrize("arm", ["sync-ids", "refresh", "overwrite"])
+def test_drafts_that_fill_a_step_are_explained_with_and_without_overlap(arm: str, tmp_path: Path) -> None:
+    path = tmp_path / "drafts.yaml"
+    path.write_text(DRAFTS_BEYOND_A_STEP, encoding="utf-8")
+    (case,) = expand(load_scenario(path))
+    text = render(explain(case, named_arm(arm)))
+    assert "decode step" in text
+    assert ("ids draft" in text) == (arm != "sync-ids")  # under sync the host knows the drafts

@@ -122,6 +122,15 @@ def test_uploads_leave_out_what_a_kind_never_uploads() -> None:
     assert drawn["decode"] == ["metadata"]
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"), [(5, 40, None), (0.4, 60, "D2"), (10, 10_000, "D2"), (3, 200_000, 1)]
+)
+def test_ticks_of_a_logarithmic_axis_leave_room_for_their_numbers(
+    low: float, high: float, ticks: object
+) -> None:
+    assert chart_parts.log_axis("B", "~s", low, high).get("dtick") == ticks
+
+
 def test_every_chart_without_data_has_a_reason() -> None:
     (one,) = from_loaded(fabricate.all_failed()).series
     charts: list[Chart] = [

@@ -112,6 +112,12 @@ def test_what_is_not_at_its_default_is_told(tmp_path: Path) -> None:
     assert "temperature 0.8, top_p 0.9" in _built(tmp_path, WARM, "traffic.sampling.top_p=0.9").notes[-1]
 
 
+def test_what_a_greedy_choice_makes_no_use_of_is_noted(tmp_path: Path) -> None:
+    greedy = _built(tmp_path, "traffic.sampling={top_p: 0.9, top_k: 5, logprobs: 1}").notes
+    assert greedy[-1] == "traffic.sampling.temperature is 0 (greedy): top_k, top_p change nothing"
+    assert not any("greedy" in note for note in _built(tmp_path, "traffic.sampling.logprobs=1").notes)
+
+
 def test_a_sweep_over_sampling_makes_a_case_a_value(tmp_path: Path) -> None:
     path = tmp_path / "scenario.yaml"
     path.write_text(

@@ -134,6 +134,23 @@ def test_a_run_whose_table_is_cut_short_is_left_out_by_name(folder):
     assert any("the run first is left out: cannot read" in text for text in loaded.warnings)
 
 
+def test_tables_of_before_caching_drafts_and_logprobs_are_read_as_having_had_none(folder):
+    import pyarrow.parquet as pq
+
+    folder.append_run(make_run([make_request()], run_id="r"))
+    folder.write_requests("r", [make_request()])
+    folder.write_steps("r", [make_step(0, 0, 1)])
+    later = {"steps": ["hash_ns", "num_draft_tokens", "num_accepted_tokens"]}
+    later["requests"] = ["num_cached_tokens", "num_drafted_tokens", "num_accepted_tokens", "logprobs"]
+    for kind, names in later.items():
+        path = folder.path / kind / "r.parquet"
+        pq.write_table(pq.read_table(path).drop_columns(names), path)
+    loaded = load_run(folder.path)
+    assert [run.run_id for run in loaded.runs] == ["r"]
+    assert loaded.request_records("r") == [make_request()]
+    assert loaded.step_records("r") == [make_step(0, 0, 1)]
+
+
 def test_a_column_without_its_values_leaves_the_run_out(folder):
     import pyarrow as pa
     import pyarrow.parquet as pq
