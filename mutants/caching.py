@@ -63,13 +63,6 @@ MUTANTS = (
         (_ONE_THING, _UNSEEN),
     ),
     Mutant(
-        "ids-are-hashed-as-a-set",
-        _HASHES,
-        'yield array("q", (*prompt[first:end], *output)).tobytes()',
-        'yield array("q", sorted((*prompt[first:end], *output))).tobytes()',
-        (_ONE_THING,),
-    ),
-    Mutant(
         "a-hit-may-cover-the-whole-prompt",
         _CACHE,
         "most = (state.num_tokens - 1) // self._block_size",
@@ -79,7 +72,7 @@ MUTANTS = (
     Mutant(
         "positions-in-flight-are-registered",
         _SCHEDULER,
-        "self.prefix_cache.register(state, min(state.num_computed, state.num_tokens))",
+        "self.prefix_cache.register(state, min(state.num_computed, num_known))",
         "self.prefix_cache.register(state, state.num_computed)",
         (f"{_PLANS}test_a_token_in_flight_is_in_no_registered_block",),
         hazards.CORRUPTION,
@@ -87,8 +80,8 @@ MUTANTS = (
     Mutant(
         "planned-is-as-good-as-computed",
         _SCHEDULER,
-        "self.prefix_cache.register(state, min(state.num_computed, state.num_tokens))",
-        "self.prefix_cache.register(state, state.num_tokens)",
+        "self.prefix_cache.register(state, min(state.num_computed, num_known))",
+        "self.prefix_cache.register(state, num_known)",
         (f"{_PLANS}test_a_prompt_computed_in_chunks_is_shared_as_far_as_it_is_planned",),
         hazards.CORRUPTION,
     ),

@@ -47,6 +47,20 @@ MUTANTS = (
     Mutant(
         "drafts-beyond-the-budget",
         _SCHEDULER,
+        "budget = making.budget - 1 - making.num_to_come",
+        "budget = making.budget - 1",
+        (f"{_PLANS}test_drafts_take_no_token_from_a_decode_that_comes_after",),
+    ),
+    Mutant(
+        "drafts-take-the-blocks-of-others",
+        _SCHEDULER,
+        "num_free = self.blocks.num_free - making.blocks_to_come",
+        "num_free = self.blocks.num_free",
+        (f"{_PLANS}test_drafts_take_no_block_from_a_decode_that_comes_after",),
+    ),
+    Mutant(
+        "drafts-beyond-the-budget-of-the-step",
+        _SCHEDULER,
         "min(available, budget, self._length_limit(state) - known - 1)",
         "min(available, self._length_limit(state) - known - 1)",
         (f"{_PLANS}test_drafts_never_preempt_and_never_exceed_budget_or_length",),
@@ -59,16 +73,9 @@ MUTANTS = (
         (_EVERY_TOKEN, f"{_PLANS}test_one_token_left_asks_for_no_drafts"),
     ),
     Mutant(
-        "drafts-are-taken-for-right-at-the-end",
-        _SCHEDULER,
-        "state.num_tokens + state.num_steps_in_flight >= self._length_limit(state)",
-        "known >= self._length_limit(state)",
-        (f"{_ARMS}test_every_right_arm_gives_the_tokens_it_gives_without", "tests/arms/test_drafts.py"),
-    ),
-    Mutant(
         "tokens-behind-the-last-are-kept",
         _SCHEDULER,
-        "                self._retire_request(state, reason)\n                break\n",
+        "                self._retire_request(state, reason)\n                return index + 1\n",
         "                self._retire_request(state, reason)\n",
         (f"{_ARMS}test_a_token_that_ends_the_request_ends_it_in_the_midst_of_accepted_ones",),
     ),
@@ -162,7 +169,7 @@ MUTANTS = (
         _SPECULATION,
         "matches = matches & (shifted == last) & (last >= 0)",
         "matches = matches & (shifted == last)",
-        (f"{_TENSORS}test_positions_without_an_id_neither_match_nor_are_proposed",),
+        (f"{_TENSORS}test_proposals_are_those_of_a_search_in_a_list",),
         hazards.DRAFTER,
     ),
     Mutant(

@@ -113,9 +113,9 @@ MUTANTS = (
     Mutant(
         "a-token-in-flight-is-taken-for-known",
         _BATCH,
-        "self.in_flight[row] = end - entry.num_drafts > total",
-        "self.in_flight[row] = False",
-        (f"{_PLACEHOLDER}test_with_its_routes_no_arm_lets_a_placeholder_through[ids]",),
+        "self.in_flight[row] = is_in_flight = end - entry.num_drafts > total",
+        "self.in_flight[row] = is_in_flight = False",
+        (f"{_ROUTES}test_a_newcomer_makes_the_step_mixed",),
         hazards.GATHER,
     ),
     Mutant(

@@ -45,16 +45,16 @@ MUTANTS = (
     Mutant(
         "token-of-a-finished-request-counts",
         _SCHEDULER,
-        "                continue\n            state.num_drafted",
-        "            state.num_drafted",
+        "                continue\n            if self._speculates:",
+        "            if self._speculates:",
         (f"{_PLANS}test_a_token_of_a_request_aborted_while_its_step_ran_is_ignored",),
         hazards.PREEMPTION,
     ),
     Mutant(
         "waste-is-not-counted",
         _SCHEDULER,
-        "state.num_wasted += 1 + num_drafts[request_id]",
-        "state.num_wasted += num_drafts[request_id]",
+        "state.num_wasted += 1 + row.num_drafts",
+        "state.num_wasted += row.num_drafts",
         (f"{_ASYNC}test_eos_costs_one_wasted_token_under_async_and_none_under_sync[ids-1]",),
     ),
     # ---- scheduler: what a step computes
@@ -89,7 +89,7 @@ MUTANTS = (
     Mutant(
         "a-chunk-samples",
         _SCHEDULER,
-        "samples = first + count == state.num_tokens + state.num_in_flight",
+        "samples = first + count == num_known + state.num_in_flight",
         "samples = True",
         (f"{_PLANS}test_a_prompt_longer_than_the_budget_is_cut_and_samples_only_at_its_end",),
     ),
@@ -97,8 +97,8 @@ MUTANTS = (
     Mutant(
         "a-block-too-few",
         _SCHEDULER,
-        "needed = -(-(state.num_computed + count) // self._config.block_size)",
-        "needed = (state.num_computed + count) // self._config.block_size",
+        "return -(-lacking // self._block_size) if lacking > 0 else 0",
+        "return lacking // self._block_size if lacking > 0 else 0",
         (f"{_PLANS}test_blocks_are_taken_only_as_they_are_needed",),
     ),
     Mutant(

@@ -54,14 +54,14 @@ MUTANTS = (
         _STATE,
         "_signed(sampling.seed >> _SEED_BITS)",
         "0",
-        (f"{_SAMPLER}test_any_parameters_give_the_token_of_the_reference",),
+        ("tests/runner/test_slot_state.py",),
     ),
     Mutant(
         "eos-is-never-held-back",
         _STATE,
         "stops = [*sampling.stop_token_ids, *([] if sampling.ignore_eos else [eos_token_id])]",
         "stops = [*sampling.stop_token_ids]",
-        (f"{_SAMPLER}test_any_parameters_give_the_token_of_the_reference",),
+        ("tests/runner/test_slot_state.py",),
     ),
     Mutant(
         "min-tokens-counts-from-nothing",
@@ -88,8 +88,8 @@ MUTANTS = (
     Mutant(
         "a-guess-is-assumed-without-drafts",
         "runner/inputs/batch.py",
-        "self.is_guess[row] = self._speculates and self.in_flight[row]",
-        "self.is_guess[row] = self.in_flight[row]",
+        "return self.in_flight if self._speculates else np.zeros_like(self.in_flight)",
+        "return self.in_flight",
         (_STALE_SLOT,),
     ),
     Mutant(
@@ -113,7 +113,8 @@ MUTANTS = (
         _PROGRAM,
         "counts = samples[:, None] & (kept >= 0)",
         "counts = kept >= 0",
-        (f"{_END_TO_END}test_tokens_do_not_depend_on_scheduling_device_batch_or_preemption",),
+        (f"{_JOINING}::test_chunks_of_a_prompt_add_nothing_to_its_history",),
+        hazards.IN_FLIGHT,
     ),
     Mutant(
         "noise-of-the-position-before",
@@ -157,7 +158,7 @@ MUTANTS = (
         _SAMPLE,
         "is_before = places < rows.positions",
         "is_before = places <= rows.positions",
-        (f"{_SAMPLER}test_any_parameters_give_the_token_of_the_reference",),
+        (f"{_SAMPLER}test_a_row_does_not_depend_on_its_batch",),
     ),
     Mutant(
         "frequency-counts-the-prompt",

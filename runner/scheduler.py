@@ -46,6 +46,8 @@ class _Making:
     scheduled: set[str] = field(default_factory=set)
     num_preempted: int = 0
     num_encoder_rows: int = 0
+    num_to_come: int = 0  # running requests not looked at yet, and the blocks a token of each needs
+    blocks_to_come: int = 0
 
 
 class Scheduler:
@@ -116,7 +118,11 @@ class Scheduler:
     def plan(self) -> StepPlan | None:
         """The next step, or None when nothing can be computed now."""
         making = _Making(budget=self._config.max_num_batched_tokens)
-        for state in sorted(self._running, key=_is_prefill):
+        running = sorted(self._running, key=_is_prefill)
+        if self._speculates:
+            making.num_to_come = len(running)
+            making.blocks_to_come = sum(self._missing_blocks(state, 1) for state in running)
+        for state in running:
             if state.status is RequestStatus.RUNNING:
                 self._schedule_running(making, state)
         if making.num_preempted == 0:
@@ -196,10 +202,13 @@ class Scheduler:
     # ---- planning
 
     def _schedule_running(self, making: _Making, state: RequestState) -> None:
+        if self._speculates:
+            making.num_to_come -= 1
+            making.blocks_to_come -= self._missing_blocks(state, 1)
         count = min(self._num_to_compute(state), making.budget)
         # Asked before room is made: no request gives way to one that cannot start anyway.
         if count and self._can_start(making, state) and self._make_room(making, state, count):
-            num_drafts = self._num_drafts(state, making.budget - count) if self._speculates else 0
+            num_drafts = self._num_drafts(making, state) if self._speculates else 0
             self._extend_table(state, count + num_drafts)
             self._add_row(making, state, self._fit_images(making, state, count), num_drafts)
 
@@ -262,17 +271,22 @@ class Scheduler:
         # If all drafts were right there would be no position left: wait until it is known.
         return 0 if is_done or known >= self._config.max_model_len else known - state.num_computed
 
-    def _num_drafts(self, state: RequestState, budget: int) -> int:
-        """How many drafts ride with a decode: those there are, within its length, the budget, free blocks."""
+    def _num_drafts(self, making: _Making, state: RequestState) -> int:
+        """How many drafts ride with a decode: those there are, within its length and what nobody else needs.
+
+        A guess takes no token of the budget and no block from requests that are still to be planned.
+        """
         known = state.num_tokens + state.num_in_flight
         if known - state.num_computed != 1 or state.num_computed < state.num_prompt:
             return 0
         # The device has drafts of the last step only; a request that rested has none there.
         on_device = self._config.num_speculative_tokens if state.num_steps_in_flight else 0
         available = on_device if self._drafts_on_device else len(state.draft_ids)
+        budget = making.budget - 1 - making.num_to_come
         num_drafts = max(0, min(available, budget, self._length_limit(state) - known - 1))
-        while self._missing_blocks(state, 1 + num_drafts) > self.blocks.num_free:
-            num_drafts -= 1  # nobody is preempted for a guess
+        num_free = self.blocks.num_free - making.blocks_to_come
+        while num_drafts and self._missing_blocks(state, 1 + num_drafts) > num_free:
+            num_drafts -= 1
         return num_drafts
 
     def _length_limit(self, state: RequestState) -> int:

@@ -11,9 +11,7 @@ import numpy.typing as npt
 
 from runner.core import Request, RequestState, TokenLogprobs
 from suite.record import LogprobVerdict, RequestRecord
-
-TOLERANCE = 1e-4
-"""Of a log-probability in float32: packed and single forwards differ by about 1e-5."""
+from suite.reported_logprobs import MARGIN, fault_at
 
 
 class Reference(Protocol):
@@ -64,7 +62,9 @@ def _position_error(row: npt.NDArray[np.float64], token_id: int, found: TokenLog
     values = np.array([found.logprob, *(value for _, value in found.top)])
     highest = -np.sort(-row)[:num_top]
     error = float(np.abs(np.concatenate([values - row[ids], values[1:] - highest])).max())
-    return math.inf if math.isnan(error) else error
+    if math.isnan(error) or (error <= MARGIN and fault_at(row, token_id, found, num_top)):
+        return math.inf  # a rank, an order or an id is wrong though each value is near
+    return error
 
 
 def _verdict(errors: Mapping[str, Sequence[float]]) -> LogprobVerdict:
@@ -72,7 +72,7 @@ def _verdict(errors: Mapping[str, Sequence[float]]) -> LogprobVerdict:
         (name, index)
         for name, values in errors.items()
         for index, error in enumerate(values)
-        if error > TOLERANCE
+        if error > MARGIN
     ]
     finite = [error for values in errors.values() for error in values if math.isfinite(error)]
     return LogprobVerdict(

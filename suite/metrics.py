@@ -220,7 +220,13 @@ _SPECULATION = (
         "drafted_tokens", "tokens", "neither", "draft tokens computed to be verified, all requests and steps"
     ),
     Definition("accepted_tokens", "tokens", "higher", "draft tokens that were the model's own choice"),
-    Definition("acceptance_rate", "%", "higher", "accepted / drafted tokens"),
+    Definition(
+        "acceptance_rate",
+        "%",
+        "higher",
+        "accepted / drafted tokens; sync drafts only what was proposed, async plans for drafts before it is "
+        "known whether there are any, so the rate does not compare the two",
+    ),
     Definition(
         "tokens_per_step",
         "tokens",

@@ -24,9 +24,16 @@ def first_fault(
     if not len(log_probs) == len(output_ids) == len(reported):
         return f"{len(output_ids)} output tokens, {len(reported)} reports"
     for index, (row, token, report) in enumerate(zip(log_probs, output_ids, reported, strict=True)):
-        for fault in (*_faults_of_sampled(row, token, report), *_faults_of_top(row, report, width)):
+        fault = fault_at(row, token, report, width)
+        if fault is not None:
             return f"output token {index}: {fault}"
     return None
+
+
+def fault_at(row: Floats, token: int, report: TokenLogprobs, width: int) -> str | None:
+    """What is wrong first at one output token, whose log-probabilities are `row` (vocabulary)."""
+    faults = (*_faults_of_sampled(row, token, report), *_faults_of_top(row, report, width))
+    return next(iter(faults), None)
 
 
 def _faults_of_sampled(row: Floats, token: int, report: TokenLogprobs) -> Iterator[str]:

@@ -200,12 +200,12 @@ class StepCompiler:
             *computed,
             *(proposed if told else ()),
             Record(SAMPLED),
+            *(() if told else proposed),  # the output does not wait for what stays on the device
             Wait(SAMPLED, "output"),
             Download(accepted or sampled, rows),
             *downloaded,
             *told,
             Record(OUTPUT_READY, "output"),
-            *(() if told else proposed),  # nobody waits for what stays on the device
         ]
 
     def _drafts(self, step: StagedStep) -> tuple[list[Command], list[Command]]:

@@ -65,6 +65,19 @@ def test_resumed_after_preemption_it_sees_what_it_said_before(name: str, devices
     assert faults(engine, MICRO_GEMMA3_VL) == {}
 
 
+@pytest.mark.parametrize("name", ["sync-rows", "async-rows"])
+def test_chunks_of_a_prompt_add_nothing_to_its_history(name: str, devices: Any) -> None:
+    """What is sampled behind a chunk is thrown away: the prompt's own next id stands there."""
+    config = replace(CONFIG, max_num_seqs=1, max_num_batched_tokens=4)
+    case = Case(MICRO_GEMMA3_VL, config, (Recipe("ids", 18, max_tokens=6, seed=1),))
+    device = devices("inline", MICRO_GEMMA3_VL, config)
+    engine = serve_sampled(case, device, ARMS[name], REPEATS)
+    state = engine.requests["r0"]
+    kept = device._runner._program._buffers["token_history"][0].tolist()
+    expected = [*state.request.prompt.token_ids, *state.output_ids]
+    assert kept[: len(expected)] == expected
+
+
 @pytest.mark.parametrize("params", [REPEATS, {"bad_words": ((7, 8),)}], ids=["penalties", "bad words"])
 def test_a_history_that_lags_by_the_token_in_flight_is_seen(
     params: dict[str, Any], devices: Any, monkeypatch: pytest.MonkeyPatch

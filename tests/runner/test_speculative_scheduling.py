@@ -179,6 +179,35 @@ def test_drafts_never_preempt_and_never_exceed_budget_or_length(is_async: bool) 
     assert most
 
 
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+def test_drafts_take_no_token_from_a_decode_that_comes_after(is_async: bool) -> None:
+    """Eight decodes fit the budget: none of them waits a step because another had guesses."""
+    sizes = dataclasses.replace(BASE, max_num_seqs=8, max_num_batched_tokens=9)
+    device = SpeculatingDevice(sizes, is_async, seed=5)
+    for index in range(8):
+        device.submit(f"r{index}", 1, 20)
+    for _ in range(6):
+        device.step()
+    steady = device.plans[-3:]
+    assert all(len(plan.rows) == 8 for plan in steady)
+    assert all(plan.num_tokens <= 9 for plan in steady)
+    assert any(row.num_drafts for plan in steady for row in plan.rows)
+
+
+def test_drafts_take_no_block_from_a_decode_that_comes_after() -> None:
+    """Guesses of the first would need a new block; the last free one is what the second needs."""
+    sizes = dataclasses.replace(BASE, max_num_seqs=2, num_blocks=7, max_model_len=24)
+    device = SpeculatingDevice(sizes, is_async=False, seed=0)
+    first, second = device.submit("a", 10, 12), device.submit("b", 12, 12)
+    device.step()  # three blocks each, one is free; both have sampled once
+    first.draft_ids, second.draft_ids = (7, 7, 7), ()
+    device.step()
+    (a, b) = device.plans[-1].rows
+    assert (a.request_id, a.num_drafts, b.request_id) == ("a", 1, "b")
+    second.draft_ids = ()
+    assert device.plans[-1].num_preempted == 0
+
+
 def test_one_token_left_asks_for_no_drafts() -> None:
     device = SpeculatingDevice(BASE, is_async=False)
     state = device.submit("a", 5, 2)

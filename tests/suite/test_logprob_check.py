@@ -10,8 +10,9 @@ import pytest
 from records import make_request
 
 from runner.core import Prompt, Request, RequestState, SamplingParams, TokenLogprobs
-from suite.logprob_check import TOLERANCE, check_logprobs, position_errors
+from suite.logprob_check import check_logprobs, position_errors
 from suite.record import LogprobVerdict
+from suite.reported_logprobs import MARGIN
 
 VOCABULARY = 50
 OUTPUT = (7, 3, 49)
@@ -51,13 +52,13 @@ def _verdict(num_top: int | None, given: Sequence[TokenLogprobs]) -> LogprobVerd
 @pytest.mark.parametrize("num_top", [0, 1, 20])
 def test_the_models_own_values_are_right_and_rounding_is_excused(num_top: int) -> None:
     assert _verdict(num_top, _reported(num_top)) == LogprobVerdict(num_checked=3, num_wrong=0, max_error=0.0)
-    close = _verdict(num_top, _reported(num_top, 0.9 * TOLERANCE))
+    close = _verdict(num_top, _reported(num_top, 0.9 * MARGIN))
     assert close is not None and close.num_wrong == 0 and close.max_error == pytest.approx(9e-5)
 
 
 def test_values_off_by_more_than_the_tolerance_are_wrong_and_named() -> None:
     given = _reported(2)
-    given[1] = given[1]._replace(logprob=given[1].logprob - 2 * TOLERANCE)
+    given[1] = given[1]._replace(logprob=given[1].logprob - 2 * MARGIN)
     found = _verdict(2, given)
     assert found is not None and (found.num_checked, found.num_wrong) == (3, 1)
     assert found.first_wrong == ("a", 1) and found.max_error == pytest.approx(2e-4)
