@@ -15,8 +15,12 @@ _PLANS = "tests/runner/test_speculative_scheduling.py::"
 _EVERY_TOKEN = f"{_PLANS}test_whatever_drafts_are_right_every_token_comes_once"
 _TENSORS = "tests/runner/kernels/test_speculation.py::"
 _ARMS = "tests/arms/test_drafts.py::"
-_AS_WITHOUT = f"{_ARMS}test_every_right_arm_gives_the_tokens_it_gives_without"
-_SLOTS = "tests/hazards/test_57356_draft_slots.py"
+_AS_WITHOUT = f"{_ARMS}test_every_right_arm_gives_the_tokens_it_gives_without[micro-gemma3-vl-refresh-tight]"
+_WITH_ROPE = f"{_ARMS}test_every_right_arm_gives_the_tokens_it_gives_without[micro-qwen2.5-vl-refresh-tight]"
+_SLOTS = (
+    "tests/hazards/test_57356_draft_slots.py::"
+    "test_every_arm_accepts_as_many_drafts_as_its_twin_without_embeddings_before[inline]"
+)
 _WINDOW = "tests/hazards/test_40768_placeholder_outlives_its_window.py"
 
 MUTANTS = (
@@ -41,7 +45,7 @@ MUTANTS = (
         _SCHEDULER,
         "on_device = self._config.num_speculative_tokens if state.num_steps_in_flight else 0",
         "on_device = self._config.num_speculative_tokens",
-        (f"{_PLANS}test_a_request_that_rested_has_no_drafts_on_the_device", _WINDOW),
+        (f"{_PLANS}test_a_request_that_rested_has_no_drafts_on_the_device",),
         hazards.WINDOW,
     ),
     Mutant(
@@ -192,7 +196,7 @@ MUTANTS = (
         _PROGRAM,
         "return given - metadata.lag[metadata.row_of_token] if metadata.by_slot else given",
         "return given",
-        (f"{_AS_WITHOUT}[micro-qwen2.5-vl-refresh-roomy]",),
+        (_WITH_ROPE,),
     ),
     Mutant(
         "drafts-are-no-history-of-those-behind-them",

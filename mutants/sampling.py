@@ -16,9 +16,16 @@ _SAMPLER = "tests/runner/kernels/test_sample.py::"
 _BITS = "tests/runner/kernels/test_noise.py::"
 _END_TO_END = "tests/arms/test_sampling.py::"
 _STALE_SLOT = f"{_END_TO_END}test_a_plain_request_is_not_touched_by_who_had_its_slot_before"
-_NO_IDS = "tests/hazards/test_57719_penalties_of_prompts_without_ids.py"
+_SAMPLED = (
+    f"{_END_TO_END}test_every_right_arm_samples_the_oracles_tokens_and_reports_its_log_probabilities"
+    "[micro-gemma3-vl-refresh-3]"
+)
+_NO_IDS = (
+    "tests/hazards/test_57719_penalties_of_prompts_without_ids.py::"
+    "test_penalties_take_no_ids_from_supplied_rows[inline-micro-gemma3-vl]"
+)
 _JOINING = "tests/hazards/test_27878_history_of_tokens_in_flight.py"
-_SEES = f"{_JOINING}::test_a_penalty_that_joins_a_running_batch_sees_every_token"
+_SEES = f"{_JOINING}::test_a_penalty_that_joins_a_running_batch_sees_every_token[micro-gemma3-vl-inline]"
 _BY_HAND = "tests/suite/test_sampling_reference.py::"
 
 MUTANTS = (
@@ -38,7 +45,10 @@ MUTANTS = (
         "    for place, token in enumerate(history):\n"
         "        if token >= 0:\n"
         '            host["token_history"][slot, place] = token\n',
-        ("tests/hazards/test_42302_prompts_of_embeddings_and_drafts.py",),
+        (
+            "tests/hazards/test_42302_prompts_of_embeddings_and_drafts.py::"
+            "test_the_history_of_supplied_positions_is_no_id",
+        ),
         hazards.DRAFTER,
     ),
     Mutant(
@@ -76,7 +86,7 @@ MUTANTS = (
         _COMPILE,
         '                    Upload("sampling_reals", slot, slot, 1),\n',
         "",
-        (f"{_END_TO_END}test_tokens_do_not_depend_on_scheduling_device_batch_or_preemption", _STALE_SLOT),
+        (_SAMPLED,),
     ),
     Mutant(
         "plain-rows-are-sampled-by-who-was-there",
@@ -105,7 +115,7 @@ MUTANTS = (
         _PROGRAM,
         "places = first[:, None] + torch.arange(kept.shape[1], device=kept.device)",
         "places = first[:, None] + 1 + torch.arange(kept.shape[1], device=kept.device)",
-        (_SEES, "tests/arms/test_drafts.py"),
+        (_SEES,),
         hazards.IN_FLIGHT,
     ),
     Mutant(
@@ -121,28 +131,28 @@ MUTANTS = (
         _PROGRAM,
         "positions = metadata.positions[expanded.offset] + 1",
         "positions = metadata.positions[expanded.offset]",
-        (f"{_END_TO_END}test_every_right_arm_samples_the_oracles_tokens_and_reports_its_log_probabilities",),
+        (_SAMPLED,),
     ),
     Mutant(
         "a-moved-row-leaves-its-needs",
         "runner/inputs/batch.py",
         "            self.needs,\n            self.is_plain,\n",
         "",
-        ("tests/arms/test_sampling.py", "tests/arms/test_drafts.py"),
+        (_SAMPLED,),
     ),
     Mutant(
         "log-probabilities-of-the-first-rows",
         "runner/executor.py",
         "places = slice(row.first_logit, row.first_logit + num_tokens)",
         "places = slice(0, num_tokens)",
-        (f"{_END_TO_END}test_every_right_arm_samples_the_oracles_tokens_and_reports_its_log_probabilities",),
+        (_SAMPLED,),
     ),
     Mutant(
         "log-probabilities-out-of-one-buffer",
         _COMPILE,
         'values, ids = (ring(name, step.plan.step_id) for name in ("logprobs", "logprob_ids"))',
         'values, ids = (ring(name, 0) for name in ("logprobs", "logprob_ids"))',
-        (f"{_END_TO_END}test_every_right_arm_samples_the_oracles_tokens_and_reports_its_log_probabilities",),
+        (_SAMPLED,),
         hazards.RESULT,
     ),
     # ---- the sampler
