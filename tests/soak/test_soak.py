@@ -79,8 +79,8 @@ def test_20000_requests_of_random_traffic_are_served_whole_and_nothing_is_kept(
         assert counts[f"aborted {moment}"] > 5, moment
     assert counts["wasted"] > 50
     if config is FULL:
-        assert counts["accepted"] > 0.1 * num_requests
-        assert counts["cached"] > num_requests
+        assert counts["accepted"] > 0.05 * num_requests
+        assert counts["cached"] > 0.5 * num_requests
     assert sum(name.startswith("refused") for name in counts) == 13
 
 
