@@ -45,7 +45,7 @@ MUTANTS = (
         _SCHEDULER,
         "on_device = self._config.num_speculative_tokens if state.num_steps_in_flight else 0",
         "on_device = self._config.num_speculative_tokens",
-        (f"{_PLANS}test_a_request_that_rested_has_no_drafts_on_the_device",),
+        (_EVERY_TOKEN,),
         hazards.WINDOW,
     ),
     Mutant(
@@ -203,14 +203,14 @@ MUTANTS = (
         _PROGRAM,
         "        self._remember_drafts(expanded)\n",
         "",
-        (_AS_WITHOUT,),
+        (f"{_ARMS}test_a_bad_word_is_stopped_behind_a_draft",),
     ),
     Mutant(
         "the-newest-token-is-the-first-kept",
         _PROGRAM,
         "kept.gather(1, num_kept[:, None] - 1)[:, 0]",
         "kept[:, 0]",
-        (_AS_WITHOUT,),
+        ("tests/arms/test_draft_routes.py",),
     ),
     Mutant(
         "accepted-tokens-out-of-one-buffer",

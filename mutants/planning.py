@@ -138,10 +138,10 @@ MUTANTS = (
         hazards.PREEMPTION,
     ),
     Mutant(
-        "preempted-but-called-computed",
+        "preempted-but-called-half-computed",
         _SCHEDULER,
-        "        state.num_computed = 0\n        state.draft_ids = ()",
-        "        state.draft_ids = ()",
+        "            state.num_computed = len(cached) * self._config.block_size\n",
+        "            state.num_computed = len(cached) * self._config.block_size + state.num_lost // 2\n",
         (
             f"{_PLANS}test_the_later_request_is_preempted_and_computed_again_from_its_first_position",
             "tests/hazards/test_48245_preempted_in_flight.py",

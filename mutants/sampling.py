@@ -35,7 +35,10 @@ MUTANTS = (
         _STATE,
         "ids = [NO_ID if given else token for token, given in zip(ids, embeds.mask, strict=True)]",
         "pass",
-        (_NO_IDS,),
+        (
+            "tests/hazards/test_42302_prompts_of_embeddings_and_drafts.py::"
+            "test_the_history_of_supplied_positions_is_no_id",
+        ),
         hazards.NO_IDS,
     ),
     Mutant(

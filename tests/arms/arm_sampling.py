@@ -20,6 +20,8 @@ from suite.reported_logprobs import first_fault
 # Tokens seen before become likely ones, so that a model with random weights repeats itself and drafts are
 # right now and then.
 REPEATING = {"repetition_penalty": 0.3, "frequency_penalty": -2.0}
+# Neighbours differ, so that one accepted token cannot stand for the other.
+CYCLING = {"repetition_penalty": 0.1, "frequency_penalty": 1.5}
 
 
 def sampled_requests(case: Case, arm: Arm, *params: dict[str, Any]) -> list[Request]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from arm_models import MICRO_GEMMA3_VL
-from arm_sampling import REPEATING, sampled_requests
+from arm_sampling import CYCLING, sampled_requests
 from arm_workloads import Arrivals, Case, Recipe
 
 from runner.config import RunnerConfig
@@ -48,9 +48,13 @@ def test_each_row_gets_the_drafts_that_were_proposed_for_it(
 
     def compare(program: Program, count: int, inputs: str) -> None:
         (batch,) = rows
-        ids, ends = program._buffers["input_ids"].numpy(), program._current_metadata().starts[1:].tolist()
+        metadata, history = program._current_metadata(), program._buffers["token_history"]
+        ids, ends = program._buffers["input_ids"].numpy(), metadata.starts[1:].tolist()
         for row, num_drafts in enumerate(batch.num_drafts[: batch.num_rows].tolist()):
             if num_drafts:
+                first = ends[row] - num_drafts - 1
+                newest = history[int(batch.slots[row]), metadata.positions[first]]
+                compared.append(int(ids[first]) == int(newest))
                 got = ids[ends[row] - num_drafts : ends[row]]
                 wanted = np.maximum(proposed[int(batch.slots[row])][:num_drafts], 0)
                 compared.append(bool((got == wanted).all()))
@@ -62,6 +66,6 @@ def test_each_row_gets_the_drafts_that_were_proposed_for_it(
     with open_device("inline", case.model, CONFIG) as device:
         engine = Engine(case.model, CONFIG, device, ARMS[name])
         rows.append(engine._executor._batch)
-        engine.run(Arrivals((0, request) for request in sampled_requests(case, ARMS[name], REPEATING)))
-    assert len(compared) > 20
+        engine.run(Arrivals((0, request) for request in sampled_requests(case, ARMS[name], CYCLING)))
+    assert len(compared) > 40
     assert all(compared)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -9,7 +10,7 @@ from dataclasses import replace
 import pytest
 from arm_models import MICRO, MICRO_GEMMA3_VL, MICRO_QWEN3, MICRO_QWEN25_VL
 from arm_probes import edited, probed
-from arm_sampling import REPEATING, serve_sampled
+from arm_sampling import CYCLING, REPEATING, serve_sampled
 from arm_workloads import Case, Recipe, check_finished, outputs, serve, wrong_requests
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -72,9 +73,11 @@ def fitting(model: ModelSpec) -> list[Arm]:
 def test_every_right_arm_gives_the_tokens_it_gives_without(
     devices: Open, model: ModelSpec, arm: Arm, config: RunnerConfig
 ) -> None:
-    without = serve_sampled(case_of(model, config), devices("inline", model, config), arm, REPEATING, {})
+    without = serve_sampled(
+        case_of(model, config), devices("inline", model, config), arm, REPEATING, CYCLING, {}
+    )
     case = case_of(model, with_drafts(config))
-    engine = serve_sampled(case, devices("inline", model, case.config), arm, REPEATING, {})
+    engine = serve_sampled(case, devices("inline", model, case.config), arm, REPEATING, CYCLING, {})
     check_finished(engine)
     assert outputs(engine) == outputs(without)
     assert num_accepted(engine) > 0
@@ -221,6 +224,19 @@ def test_a_token_that_ends_the_request_ends_it_in_the_midst_of_accepted_ones(
             assert outputs(engine)[request] == tokens[: ends[0] + 1 if ends else None]
         wasted += sum(state.num_wasted for state in engine.requests.values())
     assert wasted > 0
+
+
+@pytest.mark.parametrize("name", ["sync-rows", "async-rows"])
+def test_a_bad_word_is_stopped_behind_a_draft(devices: Open, name: str) -> None:
+    """Its first id is a draft of the same step: what is sampled behind it must see it."""
+    case = Case(MICRO_GEMMA3_VL, with_drafts(CONFIG), (Recipe("ids", 9, max_tokens=24, seed=4),))
+    device = devices("inline", case.model, case.config)
+    (said,) = outputs(serve_sampled(case, device, ARMS[name], REPEATING)).values()
+    for index in range(len(said) - 1):
+        word = (said[index], said[index + 1])
+        engine = serve_sampled(case, device, ARMS[name], {**REPEATING, "bad_words": (word,)})
+        (tokens,) = outputs(engine).values()
+        assert word not in itertools.pairwise(tokens), index
 
 
 def test_a_prompt_of_embeddings_only_has_nothing_to_look_up(devices: Open) -> None:

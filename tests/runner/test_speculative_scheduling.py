@@ -44,6 +44,7 @@ class SpeculatingDevice:
         self._draw = random.Random(seed)
         self._truth: dict[str, int] = {}  # positions really computed, of the current admission
         self._in_flight: tuple[StepPlan, StepResult] | None = None
+        self._sampled_last: set[str] = set()
 
     def submit(self, name: str, length: int, max_tokens: int) -> RequestState:
         state = admit(text_request(SMALL_VL, name, length, max_tokens), SMALL_VL, self.config)
@@ -80,6 +81,9 @@ class SpeculatingDevice:
             assert first <= row.first, "the host may take drafts for right, never for wrong"
             assert len(state.block_ids) * self.config.block_size >= row.first + row.num_tokens
             assert row.first + row.num_tokens <= self.config.max_model_len
+            assert not (row.num_drafts and self.is_async) or name in self._sampled_last, (
+                "the device has drafts of the last step only"
+            )
             self.computed[name] += row.num_tokens
             num_right = self._draw.randint(0, row.num_drafts)
             self._truth[name] = first + row.num_tokens - row.num_drafts + num_right
@@ -87,6 +91,7 @@ class SpeculatingDevice:
                 index = self._truth[name] - num_right - state.num_prompt
                 sampled[name] = tuple(plain_token(name, index + i) for i in range(1 + num_right))
                 drafts[name] = (7,) * self._draw.randint(0, self.config.num_speculative_tokens)
+        self._sampled_last = set(sampled)
         return StepResult(plan.step_id, sampled, drafts={} if self.is_async else drafts)
 
     def _retire(self, step: tuple[StepPlan, StepResult] | None) -> None:
