@@ -77,7 +77,7 @@ def _try_all(bench: Bench, mutants: Sequence[Mutant], console: Console, timeout_
 
 def _options() -> Any:
     parser = argparse.ArgumentParser(prog="python -m mutants", description=__doc__.split("\n\n")[0])
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="these mutants alone")
+    parser.add_argument("--only", nargs="+", action="extend", metavar="NAME", help="these mutants alone")
     parser.add_argument("--list", action="store_true", help="print the catalogue and try nothing")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="trials at once (default 2)")
     parser.add_argument(

@@ -8,6 +8,8 @@ from suite.report.wording import median, number, plural, quantity, sample_count,
 
 THROUGHPUT = "output_throughput"
 HIT_RATE = "prefix_cache_hit_rate"
+MIN_ROUNDS = 5
+"""Rounds of an arm before anything is said of whether two arms differ."""
 
 
 def answer(scenario: ScenarioData) -> str:
@@ -103,8 +105,10 @@ def _extremes(judged: list[Series]) -> str:
         f"Median output throughput of {len(judged)} pairs of case and arm: lowest {_rate(low)} with "
         f"{low.label}, highest {_rate(high)} with {high.label}."
     )
-    if min(len(low.values(THROUGHPUT)), len(high.values(THROUGHPUT))) == 1:
-        return f"{text} Whether they differ one round cannot tell."
+    num_rounds = min(len(low.values(THROUGHPUT)), len(high.values(THROUGHPUT)))
+    if num_rounds < MIN_ROUNDS:
+        told = "one round cannot tell" if num_rounds == 1 else f"{num_rounds} rounds cannot tell"
+        return f"{text} Whether they differ {told}: at least {MIN_ROUNDS} are needed."
     if max(low.values(THROUGHPUT)) >= min(high.values(THROUGHPUT)):
         return f"{text} Whether they differ one cannot tell: their rounds overlap."
     return f"{text} Their rounds do not overlap."

@@ -23,7 +23,7 @@ from runner.engine import Engine
 from runner.inputs.arms import ARMS, Arm
 from runner.kernels.program import Program
 
-TIGHT = replace(CONFIG, num_blocks=14, num_speculative_tokens=3)
+TIGHT = replace(CONFIG, num_blocks=9, num_speculative_tokens=3)
 CASE = Case(
     MICRO_GEMMA3_VL,
     TIGHT,

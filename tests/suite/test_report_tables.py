@@ -88,12 +88,17 @@ def test_the_answer_gives_tokens_and_throughput_with_n_and_spread() -> None:
 
 
 def test_cases_are_told_apart_only_where_their_rounds_lie_apart() -> None:
-    loaded = fabricate.loaded(cases=("a", "b"), num_rounds=2)
+    loaded = fabricate.loaded(cases=("a", "b"), num_rounds=5)
     assert "Their rounds do not overlap." in answer(from_loaded(loaded))
-    loaded = fabricate.loaded(arms=("sync-ids", "ids"), num_rounds=2)
+    loaded = fabricate.loaded(arms=("sync-ids", "ids"), num_rounds=5)
     assert "Whether they differ one cannot tell: their rounds overlap." in answer(from_loaded(loaded))
-    loaded = fabricate.loaded(cases=("a", "b"), num_rounds=1)
-    assert "Whether they differ one round cannot tell." in answer(from_loaded(loaded))
+
+
+@pytest.mark.parametrize(("num_rounds", "told"), [(1, "one round"), (2, "2 rounds"), (4, "4 rounds")])
+def test_too_few_rounds_tell_nothing_apart_though_they_do_not_overlap(num_rounds: int, told: str) -> None:
+    text = answer(from_loaded(fabricate.loaded(cases=("a", "b"), num_rounds=num_rounds)))
+    assert f"Whether they differ {told} cannot tell: at least 5 are needed." in text
+    assert "overlap" not in text
 
 
 def test_one_round_alone_cannot_tell_how_sure_it_is() -> None:
