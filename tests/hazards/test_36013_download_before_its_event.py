@@ -7,18 +7,21 @@ Minimal: an asynchronous download on a stream of its own, and requests that leav
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from arm_models import MICRO_GEMMA3_VL, MICRO_QWEN25_VL
 from arm_probes import edited
-from arm_workloads import Recipe, check_finished, outputs, wrong_requests
+from arm_sampling import CYCLING, faults, serve_sampled
+from arm_workloads import Case, Recipe, check_finished, outputs, wrong_requests
 from hazard_traffic import CONFIG, batch_of, engine_of
 
 from runner.commands import Command, Wait
 from runner.core import DeviceError
 from runner.device.base import open_device
 from runner.engine import Engine
+from runner.inputs.arms import ARMS
 
 ORDERS = ("lazy", "process", *(f"shuffle:{seed}" for seed in range(6)))
 # Rows leave from the front and the middle, so that the last ones move down with their tokens in flight.
@@ -55,6 +58,46 @@ def test_without_the_wait_an_order_downloads_what_is_not_sampled_yet(
             try:
                 found.append(outputs(engine_of(MICRO_GEMMA3_VL, CONFIG, device, "ids", LEAVING)) != right)
             except DeviceError:
+                found.append(True)
+    assert any(found)
+
+
+# ---- counts of accepted drafts, the value that was stale there
+
+DRAFTING = replace(CONFIG, num_speculative_tokens=3)
+LEAVING_WITH_DRAFTS = Case(
+    MICRO_GEMMA3_VL,
+    DRAFTING,
+    tuple(replace(recipe, max_tokens=3 * recipe.max_tokens) for _, recipe in LEAVING),
+)
+
+
+@pytest.mark.parametrize("name", ["ids", "refresh", "fused"])
+def test_accepted_counts_are_those_of_their_own_step_and_row_in_every_order(name: str, devices: Any) -> None:
+    for kind in ("inline", *ORDERS):
+        device = devices(kind, MICRO_GEMMA3_VL, DRAFTING)
+        engine = serve_sampled(LEAVING_WITH_DRAFTS, device, ARMS[name], CYCLING)
+        check_finished(engine)
+        assert sum(step.num_accepted_tokens for step in engine.recorder.steps) > 5
+        assert faults(engine, MICRO_GEMMA3_VL) == {}, kind
+
+
+def test_accepted_counts_downloaded_without_their_wait_are_stale(models_built_once: None) -> None:
+    """Negative control."""
+
+    def without_wait(_step_id: int, commands: Sequence[Command]) -> list[Command]:
+        return [command for command in commands if not isinstance(command, Wait)]
+
+    found = []
+    for seed in range(6):
+        with (
+            open_device(f"shuffle:{seed}", MICRO_GEMMA3_VL, DRAFTING) as device,
+            edited(device, without_wait),
+        ):
+            try:
+                engine = serve_sampled(LEAVING_WITH_DRAFTS, device, ARMS["ids"], CYCLING)
+                found.append(bool(faults(engine, MICRO_GEMMA3_VL)))
+            except (DeviceError, AssertionError):
                 found.append(True)
     assert any(found)
 
