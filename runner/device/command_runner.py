@@ -67,7 +67,7 @@ class CommandRunner:
 
     def _record(self, step_id: int, event: str, account: _Account) -> None:
         if event == OUTPUT_READY:  # the host may read the report as soon as it sees this event
-            del self._accounts[step_id]
+            self._accounts.pop(step_id, None)
             self._last_reported = step_id
             self._reports.write(step_id, _report(account))
         self._publish(event, step_id)

@@ -76,7 +76,7 @@ def test_20000_requests_of_random_traffic_are_served_whole_and_nothing_is_kept(
     for what, least in (("max_tokens", 0.7), ("verified", 0.07), ("preempted", 0.05), ("eos", 0.01)):
         assert counts[what] >= least * num_requests, what
     for moment in ("waiting", "running", "running with a token in flight", "in its prompt", "preempted"):
-        assert counts[f"aborted {moment}"] > 5, moment
+        assert counts[f"aborted {moment}"] > 0, moment
     assert counts["wasted"] > 50
     if config is FULL:
         assert counts["accepted"] > 0.05 * num_requests
