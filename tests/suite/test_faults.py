@@ -178,7 +178,8 @@ def test_sigkill_of_the_device_is_a_typed_failure_and_the_other_runs_go_on_until
     folder = folder_of(tmp_path)
     failed = [run for run in load_run(folder).runs if run.status is Status.FAILED]
     assert [run.failure.kind for run in failed] == ["device"]
-    assert load_run(folder).runs[-1].status is Status.INTERRUPTED
+    # Completed where the signal came between two runs: what is interrupted then is the experiment.
+    assert load_run(folder).runs[-1].status in (Status.INTERRUPTED, Status.COMPLETED)
     assert_readable(folder, at_least=3)
 
 
