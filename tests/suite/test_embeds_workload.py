@@ -1,8 +1,5 @@
 """Requests that bring embeddings: exact shares, what is supplied, and the rows made for it."""
 
-import os
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from bad_inputs import GOOD, safetensors_bytes
+from built_cases import built, built_case, printed_by_fresh_processes
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,29 +16,17 @@ from runner.config import RunnerConfig
 from runner.core import Prompt
 from runner.models import MODELS, TINY_GEMMA3_VL, ModelSpec
 from suite.demand import plan_demand
-from suite.scenario import Case, expand, load_scenario
+from suite.scenario import expand, load_scenario
 from suite.supplied import embedding_lookup
 from suite.traffic import Traffic
 from suite.workload import Workload, WorkloadRequest, build_workload, materialise
 
-ROOT = Path(__file__).resolve().parents[2]
 HIDDEN = TINY_GEMMA3_VL.hidden_size
 ALL_KINDS = (
     "traffic.num_requests=40",
     "traffic.embeds_ratio=0.5",
     "traffic.embeds_kind={spliced: 0.5}",
 )
-
-
-def _case(folder: Path, *overrides: str) -> Case:
-    path = folder / "scenario.yaml"
-    path.write_text(GOOD, encoding="utf-8")
-    (case,) = expand(load_scenario(path, overrides))
-    return case
-
-
-def _built(folder: Path, *overrides: str, seed: int = 7) -> Workload:
-    return build_workload(_case(folder, *overrides), seed)
 
 
 def _embed(token_ids: Sequence[int]) -> np.ndarray:
@@ -97,14 +83,14 @@ def test_both_ratios_and_the_spliced_share_are_met_exactly_and_told(
 
 
 def test_every_kind_of_request_is_named(tmp_path: Path) -> None:
-    kinds = Counter(item.kind for item in _built(tmp_path, *ALL_KINDS).requests)
+    kinds = Counter(item.kind for item in built(tmp_path, *ALL_KINDS).requests)
     assert set(kinds) == {"text", "image", "pure", "spliced", "image+spliced"}
     assert kinds["pure"] + kinds["spliced"] + kinds["image+spliced"] == 20
     assert kinds["image"] + kinds["image+spliced"] == 20
 
 
 def test_a_pure_prompt_is_its_ids_looked_up_and_nothing_else(tmp_path: Path) -> None:
-    workload = _built(tmp_path, "traffic.multimodal_ratio=0", "traffic.embeds_ratio=1")
+    workload = built(tmp_path, "traffic.multimodal_ratio=0", "traffic.embeds_ratio=1")
     for ids, given_rows in _pairs(workload):
         assert (ids.kind, given_rows.kind) == ("pure", "pure")
         prompt = given_rows.request.prompt
@@ -115,7 +101,7 @@ def test_a_pure_prompt_is_its_ids_looked_up_and_nothing_else(tmp_path: Path) -> 
 
 
 def test_a_spliced_prompt_supplies_text_only_and_a_wrong_id_stands_beside_each_row(tmp_path: Path) -> None:
-    workload = _built(tmp_path, *ALL_KINDS, "traffic.embeds_kind=spliced")
+    workload = built(tmp_path, *ALL_KINDS, "traffic.embeds_kind=spliced")
     vision = TINY_GEMMA3_VL.vision
     assert vision is not None
     seen = 0
@@ -140,7 +126,7 @@ def test_a_spliced_prompt_supplies_text_only_and_a_wrong_id_stands_beside_each_r
 
 
 def test_supplied_positions_come_in_runs_early_and_late(tmp_path: Path) -> None:
-    workload = _built(
+    workload = built(
         tmp_path,
         "traffic.num_requests=200",
         "traffic.multimodal_ratio=0",
@@ -157,7 +143,7 @@ def test_supplied_positions_come_in_runs_early_and_late(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("length", [1, 2, 3])
 def test_the_shortest_prompts_can_be_spliced(length: int, tmp_path: Path) -> None:
-    workload = _built(
+    workload = built(
         tmp_path,
         f"traffic.prompt_tokens={length}",
         "traffic.num_requests=20",
@@ -172,7 +158,7 @@ def test_the_shortest_prompts_can_be_spliced(length: int, tmp_path: Path) -> Non
 @pytest.mark.parametrize("model", sorted(MODELS))
 def test_the_runner_admits_every_request_on_every_model(model: str, tmp_path: Path) -> None:
     ratio = 0.5 if MODELS[model].is_multimodal else 0
-    case = _case(tmp_path, *ALL_KINDS, f"model={model}", f"traffic.multimodal_ratio={ratio}")
+    case = built_case(tmp_path, *ALL_KINDS, f"model={model}", f"traffic.multimodal_ratio={ratio}")
     workload = build_workload(case, 0)
     for item in materialise(workload, _embed):
         state = admit(item.request, case.model_spec, case.runner_config)
@@ -181,7 +167,7 @@ def test_the_runner_admits_every_request_on_every_model(model: str, tmp_path: Pa
 
 def test_noise_has_the_asked_spread_on_supplied_rows_only(tmp_path: Path) -> None:
     options = (*ALL_KINDS, "traffic.embeds_kind=spliced")
-    plain, noisy = _built(tmp_path, *options), _built(tmp_path, *options, "traffic.embeds_noise=0.25")
+    plain, noisy = built(tmp_path, *options), built(tmp_path, *options, "traffic.embeds_noise=0.25")
     shares = []
     for before, after in zip(materialise(plain, _embed), materialise(noisy, _embed), strict=True):
         if before.embeds is None:
@@ -197,9 +183,9 @@ def test_noise_has_the_asked_spread_on_supplied_rows_only(tmp_path: Path) -> Non
 
 def test_embeddings_leave_ids_lengths_and_images_as_they_were(tmp_path: Path) -> None:
     """So that the cases of a sweep over the ratio differ in how prompts are handed over alone."""
-    plain = _built(tmp_path, "traffic.num_requests=40")
-    half = _built(tmp_path, *ALL_KINDS)
-    all_of_them = _built(tmp_path, *ALL_KINDS, "traffic.embeds_ratio=1")
+    plain = built(tmp_path, "traffic.num_requests=40")
+    half = built(tmp_path, *ALL_KINDS)
+    all_of_them = built(tmp_path, *ALL_KINDS, "traffic.embeds_ratio=1")
     for one, other, third in zip(plain.requests, half.requests, all_of_them.requests, strict=True):
         assert one.request == other.request == third.request
         assert third.embeds is not None and (other.embeds is None or other.embeds == third.embeds)
@@ -214,39 +200,15 @@ def test_the_hash_covers_which_positions_are_supplied_and_the_noise(tmp_path: Pa
         ("traffic.embeds_noise=0.1",),
         ("traffic.embeds_noise=0.2",),
     )
-    hashes = {_built(tmp_path, *ALL_KINDS, *change).hash for change in changes}
-    hashes.add(_built(tmp_path, *ALL_KINDS, seed=8).hash)
+    hashes = {built(tmp_path, *ALL_KINDS, *change).hash for change in changes}
+    hashes.add(built(tmp_path, *ALL_KINDS, seed=8).hash)
     assert len(hashes) == len(changes) + 1
 
 
 def test_the_same_seed_gives_the_same_rows_in_fresh_processes_and_no_torch(tmp_path: Path) -> None:
     options = (*ALL_KINDS, "traffic.embeds_noise=0.5")
-    case = _case(tmp_path, *options)
-    program = (
-        "import sys, hashlib, numpy as np\n"
-        "from pathlib import Path\n"
-        "from suite.scenario import expand, load_scenario\n"
-        "from suite.workload import build_workload, materialise\n"
-        "(case,) = expand(load_scenario(Path(sys.argv[1]), sys.argv[2:]))\n"
-        "workload = build_workload(case, 777)\n"
-        "def embed(ids): return np.sin(np.asarray(ids, np.float32)[:, None] + np.arange(256, dtype='f4'))\n"
-        "digest = hashlib.sha256()\n"
-        "for item in materialise(workload, embed):\n"
-        "    prompt = item.request.prompt\n"
-        "    digest.update(repr((prompt.token_ids, item.kind)).encode())\n"
-        "    digest.update(prompt.embeds.data + (prompt.embeds.mask or b'') if prompt.embeds else b'')\n"
-        "print(workload.hash, digest.hexdigest(), 'torch' in sys.modules)"
-    )
-    printed = {
-        subprocess.run(
-            [sys.executable, "-c", program, str(case.scenario.path), *options],
-            env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.strip()
-        for hash_seed in ("1", "2", "3")
-    }
+    case = built_case(tmp_path, *options)
+    printed = printed_by_fresh_processes(case.scenario.path, options, seed=777)
     assert len(printed) == 1
     (text,) = printed
     assert text.split()[0] == build_workload(case, 777).hash
@@ -272,7 +234,7 @@ def _files(folder: Path, *lengths: int) -> str:
 
 def test_each_file_is_one_pure_prompt_beside_the_others(tmp_path: Path) -> None:
     option = _files(tmp_path, 3, 5)
-    workload = _built(tmp_path, option, "arms=[fused, refresh]")
+    workload = built(tmp_path, option, "arms=[fused, refresh]")
     pure = [item for item in materialise(workload, _embed) if item.kind == "pure"]
     assert {len(item.request.prompt) for item in pure} == {3, 5}
     for item in pure:
@@ -289,7 +251,7 @@ def test_a_file_is_known_by_its_bytes_and_not_by_its_path(tmp_path: Path) -> Non
         folder = tmp_path / name
         folder.mkdir()
         (folder / f"{name}.safetensors").write_bytes(safetensors_bytes((4, HIDDEN), value))
-        case = _case(folder, "arms=[fused]", f"traffic.embeds_files=[{name}.safetensors]")
+        case = built_case(folder, "arms=[fused]", f"traffic.embeds_files=[{name}.safetensors]")
         seen.append((case.case_id, build_workload(case, 0).hash))
     assert seen[0] == seen[1] and seen[1][0] != seen[2][0] and seen[1][1] != seen[2][1]
 
@@ -311,5 +273,5 @@ def test_a_cast_is_noted(tmp_path: Path) -> None:
     (tmp_path / "half.safetensors").write_bytes(safetensors_bytes((4, HIDDEN // 2), 1.0, "F16"))
     wide = safetensors_bytes((2, HIDDEN), 0.0).replace(b'"F32", "shape": [2,', b'"F16", "shape": [4,')
     (tmp_path / "half.safetensors").write_bytes(wide)
-    workload = _built(tmp_path, "arms=[fused]", "traffic.embeds_files=[half.safetensors]")
+    workload = built(tmp_path, "arms=[fused]", "traffic.embeds_files=[half.safetensors]")
     assert workload.notes[-1] == "half.safetensors: float16 rows cast to float32"

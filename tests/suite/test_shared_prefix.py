@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from bad_inputs import AZURE, GOOD, REPLAY, safetensors_bytes
+from built_cases import built, built_case, printed_by_fresh_processes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,11 +17,9 @@ from runner.config import RunnerConfig
 from runner.models import TINY_GEMMA3_VL
 from suite.demand import plan_demand
 from suite.need import Need
-from suite.scenario import Case, expand, load_scenario
 from suite.traffic import Traffic
 from suite.workload import Workload, WorkloadRequest, build_workload, materialise
 
-ROOT = Path(__file__).resolve().parents[2]
 HIDDEN = TINY_GEMMA3_VL.hidden_size
 VISION = TINY_GEMMA3_VL.vision
 assert VISION is not None
@@ -33,19 +29,8 @@ SHARED = "traffic.shared_prefix={groups: 3, tokens: 20}"
 EMBEDS = ("traffic.embeds_ratio=0.75", "traffic.embeds_kind={spliced: 0.5}", "traffic.embeds_noise=0.2")
 
 
-def _case(folder: Path, *overrides: str, text: str = GOOD) -> Case:
-    path = folder / "scenario.yaml"
-    path.write_text(text, encoding="utf-8")
-    (case,) = expand(load_scenario(path, overrides))
-    return case
-
-
-def _built(folder: Path, *overrides: str, seed: int = 7, text: str = GOOD) -> Workload:
-    return build_workload(_case(folder, *overrides, text=text), seed)
-
-
 def _needs(folder: Path, *overrides: str, text: str = GOOD) -> tuple[Need, ...]:
-    case = _case(folder, *overrides, text=text)
+    case = built_case(folder, *overrides, text=text)
     return plan_demand(case.scenario.traffic, case.model_spec, case.runner_config, 7).needs
 
 
@@ -84,7 +69,7 @@ def test_no_request_is_lost_and_groups_differ_by_one_at_most(count: int, groups:
 
 
 def test_requests_of_a_group_begin_alike_and_go_on_apart(tmp_path: Path) -> None:
-    workload = _built(tmp_path, *MANY, SHARED, NO_IMAGES)
+    workload = built(tmp_path, *MANY, SHARED, NO_IMAGES)
     groups = _groups(workload, 20)
     assert sorted(len(group) for group in groups.values()) == [13, 13, 14]
     rests = [item.request.prompt.token_ids[20:] for item in workload.requests]
@@ -94,8 +79,8 @@ def test_requests_of_a_group_begin_alike_and_go_on_apart(tmp_path: Path) -> None
 
 
 def test_a_shared_prefix_leaves_lengths_and_the_rest_as_they_were(tmp_path: Path) -> None:
-    plain = _built(tmp_path, *MANY, NO_IMAGES)
-    shared = _built(tmp_path, *MANY, NO_IMAGES, SHARED)
+    plain = built(tmp_path, *MANY, NO_IMAGES)
+    shared = built(tmp_path, *MANY, NO_IMAGES, SHARED)
     for one, other in zip(plain.requests, shared.requests, strict=True):
         assert one.request.prompt.token_ids[20:] == other.request.prompt.token_ids[20:]
         assert one.request.sampling == other.request.sampling
@@ -104,7 +89,7 @@ def test_a_shared_prefix_leaves_lengths_and_the_rest_as_they_were(tmp_path: Path
 
 def test_text_shorter_than_its_prefix_is_the_beginning_of_it_and_is_told(tmp_path: Path) -> None:
     options = ("traffic.num_requests=12", "traffic.prompt_tokens={uniform: [8, 32]}", NO_IMAGES)
-    workload = _built(tmp_path, *options, "traffic.shared_prefix={groups: 1, tokens: 30}")
+    workload = built(tmp_path, *options, "traffic.shared_prefix={groups: 1, tokens: 30}")
     prompts = [item.request.prompt.token_ids for item in workload.requests]
     longest = max(prompts, key=len)
     assert all(longest[: min(len(ids), 30)] == ids[:30] for ids in prompts)
@@ -114,13 +99,13 @@ def test_text_shorter_than_its_prefix_is_the_beginning_of_it_and_is_told(tmp_pat
 
 def test_more_groups_than_requests_share_nothing_and_say_so(tmp_path: Path) -> None:
     options = ("traffic.num_requests=2", NO_IMAGES, "traffic.shared_prefix={groups: 3, tokens: 8}")
-    workload = _built(tmp_path, *options)
+    workload = built(tmp_path, *options)
     assert len(workload.requests) == 2 and len(_groups(workload, 8)) == 2
     assert "leaves one request to a group: none shares" in workload.notes[-1]
 
 
 def test_own_images_stand_behind_shared_text(tmp_path: Path) -> None:
-    workload = _built(tmp_path, *MANY, SHARED, "traffic.multimodal_ratio=1")
+    workload = built(tmp_path, *MANY, SHARED, "traffic.multimodal_ratio=1")
     assert sorted(len(group) for group in _groups(workload, 20).values()) == [13, 13, 14]
     starts = {item.request.prompt.token_ids.index(VISION.begin_token_id) for item in workload.requests}
     assert min(starts) >= 20 and len(starts) > 5
@@ -131,7 +116,7 @@ def test_own_images_stand_behind_shared_text(tmp_path: Path) -> None:
 def test_shared_images_are_the_groups_and_stand_right_behind_its_text(tmp_path: Path) -> None:
     images = "traffic.images_per_request={uniform: [1, 2]}"
     shared = "traffic.shared_prefix={groups: 3, tokens: 20, images: shared}"
-    workload = _built(tmp_path, *MANY, shared, images)
+    workload = built(tmp_path, *MANY, shared, images)
     with_images = [item for item in workload.requests if item.request.prompt.images]
     assert len(with_images) == 20, "the ratio is met as ever"
     by_group: dict[tuple[int, ...], set[tuple[str, ...]]] = defaultdict(set)
@@ -158,7 +143,7 @@ def _rows_and_ids(item: WorkloadRequest, first: int) -> tuple[bytes, bytes, tupl
 @pytest.mark.parametrize("images", ["own", "shared"])
 def test_what_a_group_supplies_is_equal_to_the_bit_noise_included(tmp_path: Path, images: str) -> None:
     shared = f"traffic.shared_prefix={{groups: 3, tokens: 20, images: {images}}}"
-    workload = _built(tmp_path, *MANY, *EMBEDS, shared, "traffic.num_requests=120")
+    workload = built(tmp_path, *MANY, *EMBEDS, shared, "traffic.num_requests=120")
     handed = defaultdict(list)
     for plain, item in zip(workload.requests, materialise(workload, _embed), strict=True):
         if item.embeds is not None:
@@ -171,7 +156,7 @@ def test_what_a_group_supplies_is_equal_to_the_bit_noise_included(tmp_path: Path
 
 def test_noise_behind_a_shared_prefix_is_each_requests_own(tmp_path: Path) -> None:
     options = ("traffic.embeds_ratio=1", "traffic.embeds_noise=0.2", "traffic.embeds_kind=pure")
-    workload = _built(tmp_path, *MANY, NO_IMAGES, SHARED, *options)
+    workload = built(tmp_path, *MANY, NO_IMAGES, SHARED, *options)
     noises = []
     for plain, item in zip(workload.requests, materialise(workload, _embed), strict=True):
         ids, embeds = plain.request.prompt.token_ids, item.request.prompt.embeds
@@ -188,7 +173,7 @@ def test_a_spliced_prompt_is_well_formed_however_its_prefix_is_cut(tmp_path: Pat
     embeds = ("traffic.embeds_ratio=1", "traffic.embeds_kind=spliced")
     for tokens in (1, 2, 12):
         shared = f"traffic.shared_prefix={{groups: 40, tokens: {tokens}}}"
-        for item in _built(tmp_path, *options, *embeds, shared).requests:
+        for item in built(tmp_path, *options, *embeds, shared).requests:
             assert item.embeds is not None
             mask = np.frombuffer(item.embeds.mask, np.bool_)
             ids, beside = np.array(item.request.prompt.token_ids), np.array(item.embeds.decoy_ids)
@@ -207,17 +192,17 @@ def test_a_prompt_from_a_file_shares_nothing_and_the_others_are_spread_without_i
 
 def test_a_replayed_trace_shares_as_well(tmp_path: Path) -> None:
     (tmp_path / "trace.csv").write_text(AZURE)
-    workload = _built(tmp_path, "traffic.shared_prefix={groups: 1, tokens: 50}", text=REPLAY)
+    workload = built(tmp_path, "traffic.shared_prefix={groups: 1, tokens: 50}", text=REPLAY)
     assert len(workload.requests) == 3 and len(_groups(workload, 50)) == 1
     assert [len(item.request.prompt) for item in workload.requests] == [77, 95, 97]
 
 
 def test_the_hash_covers_groups_lengths_and_images(tmp_path: Path) -> None:
     changes = ("groups: 3, tokens: 20", "groups: 4, tokens: 20", "groups: 3, tokens: 21")
-    hashes = {_built(tmp_path, *MANY, f"traffic.shared_prefix={{{change}}}").hash for change in changes}
-    hashes.add(_built(tmp_path, *MANY, "traffic.shared_prefix={groups: 3, tokens: 20, images: shared}").hash)
-    hashes.add(_built(tmp_path, *MANY, SHARED, seed=8).hash)
-    hashes.add(_built(tmp_path, *MANY).hash)
+    hashes = {built(tmp_path, *MANY, f"traffic.shared_prefix={{{change}}}").hash for change in changes}
+    hashes.add(built(tmp_path, *MANY, "traffic.shared_prefix={groups: 3, tokens: 20, images: shared}").hash)
+    hashes.add(built(tmp_path, *MANY, SHARED, seed=8).hash)
+    hashes.add(built(tmp_path, *MANY).hash)
     assert len(hashes) == 6
 
 
@@ -228,31 +213,7 @@ def test_the_same_seed_gives_the_same_sharing_in_fresh_processes(tmp_path: Path)
         "traffic.shared_prefix={groups: 3, tokens: {uniform: [4, 24]}, images: shared}",
         "traffic.sampling={temperature: 1.0}",
     )
-    case = _case(tmp_path, *options)
-    program = (
-        "import sys, hashlib, numpy as np\n"
-        "from pathlib import Path\n"
-        "from suite.scenario import expand, load_scenario\n"
-        "from suite.workload import build_workload, materialise\n"
-        "(case,) = expand(load_scenario(Path(sys.argv[1]), sys.argv[2:]))\n"
-        "workload = build_workload(case, 777)\n"
-        "def embed(ids): return np.sin(np.asarray(ids, np.float32)[:, None] + np.arange(256, dtype='f4'))\n"
-        "digest = hashlib.sha256()\n"
-        "for item in materialise(workload, embed):\n"
-        "    prompt = item.request.prompt\n"
-        "    digest.update(repr((prompt.token_ids, item.kind, item.request.sampling)).encode())\n"
-        "    digest.update(prompt.embeds.data + (prompt.embeds.mask or b'') if prompt.embeds else b'')\n"
-        "print(workload.hash, digest.hexdigest())"
-    )
-    printed = {
-        subprocess.run(
-            [sys.executable, "-c", program, str(case.scenario.path), *options],
-            env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.strip()
-        for hash_seed in ("1", "2", "3")
-    }
+    case = built_case(tmp_path, *options)
+    printed = printed_by_fresh_processes(case.scenario.path, options, seed=777)
     (text,) = printed
     assert text.split()[0] == build_workload(case, 777).hash

@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from bad_inputs import AZURE, GOOD, REPLAY
+from bad_inputs import AZURE, REPLAY
+from built_cases import built, built_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,24 +17,12 @@ from runner.models import TINY_GEMMA3_VL, TINY_QWEN3
 from suite.demand import plan_demand
 from suite.errors import SuiteError
 from suite.need import exact_share
-from suite.scenario import Case, expand, load_scenario
 from suite.traffic import Traffic
-from suite.workload import Workload, build_workload
+from suite.workload import build_workload
 
 ROOT = Path(__file__).resolve().parents[2]
 VISION = TINY_GEMMA3_VL.vision
 assert VISION is not None
-
-
-def _case(folder: Path, *overrides: str, text: str = GOOD) -> Case:
-    path = folder / "scenario.yaml"
-    path.write_text(text, encoding="utf-8")
-    (case,) = expand(load_scenario(path, overrides))
-    return case
-
-
-def _built(folder: Path, *overrides: str, seed: int = 7, text: str = GOOD) -> Workload:
-    return build_workload(_case(folder, *overrides, text=text), seed)
 
 
 @given(count=st.integers(1, 400), percent=st.integers(0, 100), seed=st.integers(0, 2**63 - 1))
@@ -61,7 +50,7 @@ def test_a_half_is_rounded_up_and_decimals_are_taken_as_written() -> None:
 
 
 def test_a_prompt_holds_its_text_and_its_images_in_order(tmp_path: Path) -> None:
-    workload = _built(tmp_path, "traffic.multimodal_ratio=1", "traffic.images_per_request={uniform: [1, 3]}")
+    workload = built(tmp_path, "traffic.multimodal_ratio=1", "traffic.images_per_request={uniform: [1, 3]}")
     block = VISION.placeholder_ids()
     for item in workload.requests:
         ids, images = item.request.prompt.token_ids, item.request.prompt.images
@@ -76,13 +65,13 @@ def test_a_prompt_holds_its_text_and_its_images_in_order(tmp_path: Path) -> None
 
 
 def test_images_lie_at_different_places(tmp_path: Path) -> None:
-    workload = _built(tmp_path, "traffic.multimodal_ratio=1", "traffic.num_requests=40")
+    workload = built(tmp_path, "traffic.multimodal_ratio=1", "traffic.num_requests=40")
     places = {item.request.prompt.token_ids.index(VISION.begin_token_id) for item in workload.requests}
     assert 0 in places and len(places) > 8
 
 
 def test_text_ids_are_drawn_from_all_of_the_vocabulary_but_reserved_ids(tmp_path: Path) -> None:
-    workload = _built(tmp_path, "model=tiny-qwen3", "traffic.multimodal_ratio=0", "traffic.num_requests=2000")
+    workload = built(tmp_path, "model=tiny-qwen3", "traffic.multimodal_ratio=0", "traffic.num_requests=2000")
     drawn = {token for item in workload.requests for token in item.request.prompt.token_ids}
     assert not drawn & TINY_QWEN3.reserved_ids
     assert drawn == set(range(TINY_QWEN3.vocab_size)) - TINY_QWEN3.reserved_ids
@@ -90,7 +79,7 @@ def test_text_ids_are_drawn_from_all_of_the_vocabulary_but_reserved_ids(tmp_path
 
 
 def test_requests_are_numbered_in_order_of_arrival_with_their_sampling(tmp_path: Path) -> None:
-    workload = _built(tmp_path, "traffic.output_tokens={uniform: [2, 5]}", "traffic.ignore_eos=false")
+    workload = built(tmp_path, "traffic.output_tokens={uniform: [2, 5]}", "traffic.ignore_eos=false")
     assert [item.request.request_id for item in workload.requests] == [
         f"request-{index:04d}" for index in range(4)
     ]
@@ -100,7 +89,7 @@ def test_requests_are_numbered_in_order_of_arrival_with_their_sampling(tmp_path:
 
 
 def test_a_constant_rate_does_not_drift(tmp_path: Path) -> None:
-    workload = _built(
+    workload = built(
         tmp_path, "traffic.arrivals.rate=200", "traffic.num_requests=2001", "traffic.multimodal_ratio=0"
     )
     assert workload.requests[-1].arrival_s == 10.0
@@ -108,7 +97,7 @@ def test_a_constant_rate_does_not_drift(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("distinct", "expected"), [("null", 12), ("5", 5), ("99", 12)])
 def test_as_many_different_images_as_asked_for(tmp_path: Path, distinct: str, expected: int) -> None:
-    workload = _built(
+    workload = built(
         tmp_path,
         "traffic.num_requests=12",
         "traffic.multimodal_ratio=1",
@@ -130,19 +119,19 @@ def test_the_hash_changes_with_whatever_is_run(tmp_path: Path) -> None:
         ("traffic.distinct_images=1",),
         ("traffic.prompt_tokens=20",),
     )
-    hashes = {_built(tmp_path, *change).hash for change in changes}
-    hashes.add(_built(tmp_path, seed=8).hash)
+    hashes = {built(tmp_path, *change).hash for change in changes}
+    hashes.add(built(tmp_path, seed=8).hash)
     assert len(hashes) == len(changes) + 1
 
 
 def test_the_hash_does_not_change_with_what_is_not_run(tmp_path: Path) -> None:
     assert ARMS
-    other = _built(tmp_path, "rounds=9", "runner.max_num_seqs=2", "name=other")
-    assert other.hash == _built(tmp_path).hash
+    other = built(tmp_path, "rounds=9", "runner.max_num_seqs=2", "name=other")
+    assert other.hash == built(tmp_path).hash
 
 
 def test_the_same_seed_gives_the_same_workload_in_fresh_processes(tmp_path: Path) -> None:
-    case = _case(tmp_path, "traffic.images_per_request={uniform: [1, 3]}")
+    case = built_case(tmp_path, "traffic.images_per_request={uniform: [1, 3]}")
     program = (
         "import sys, random, numpy\n"
         "random.seed(); numpy.random.seed(None)\n"
@@ -171,15 +160,15 @@ def test_the_same_seed_gives_the_same_workload_in_fresh_processes(tmp_path: Path
 def test_a_seed_gives_one_workload_and_another_seed_another(
     seed: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    case = _case(tmp_path_factory.mktemp("seed"))
+    case = built_case(tmp_path_factory.mktemp("seed"))
     assert build_workload(case, seed) == build_workload(case, seed)
     assert build_workload(case, seed).hash != build_workload(case, seed + 1).hash
 
 
 def test_adding_images_leaves_text_and_lengths_as_they_were(tmp_path: Path) -> None:
     """So that the cases of a sweep over the ratio differ in their images alone."""
-    plain = _built(tmp_path, "traffic.multimodal_ratio=0")
-    mixed = _built(tmp_path, "traffic.multimodal_ratio=1")
+    plain = built(tmp_path, "traffic.multimodal_ratio=0")
+    mixed = built(tmp_path, "traffic.multimodal_ratio=1")
     block = set(VISION.placeholder_ids())
     for one, other in zip(plain.requests, mixed.requests, strict=True):
         text = tuple(token for token in other.request.prompt.token_ids if token not in block)
@@ -189,7 +178,7 @@ def test_adding_images_leaves_text_and_lengths_as_they_were(tmp_path: Path) -> N
 
 def test_a_replay_becomes_requests_with_notes(tmp_path: Path) -> None:
     (tmp_path / "trace.csv").write_text(AZURE)
-    workload = _built(tmp_path, text=REPLAY)
+    workload = built(tmp_path, text=REPLAY)
     assert [len(item.request.prompt) for item in workload.requests] == [77, 95, 97]
     assert [item.arrival_s for item in workload.requests] == [0.0, 1.5, 1.5]
     assert [len(item.request.prompt.images) for item in workload.requests] == [0, 1, 2]
@@ -198,7 +187,7 @@ def test_a_replay_becomes_requests_with_notes(tmp_path: Path) -> None:
 
 def test_a_trace_changed_after_the_scenario_was_read_is_still_refused(tmp_path: Path) -> None:
     (tmp_path / "trace.csv").write_text(AZURE)
-    case = _case(tmp_path, text=REPLAY)
+    case = built_case(tmp_path, text=REPLAY)
     (tmp_path / "trace.csv").unlink()
     with pytest.raises(SuiteError, match=r"trace\.csv: cannot be read: No such file"):
         build_workload(case, 0)
