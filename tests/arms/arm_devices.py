@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
@@ -31,9 +31,9 @@ def models_built_once() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session")
-def devices(models_built_once: None) -> Iterator[Open]:
-    """A device of that kind, model and sizes, opened once; an engine resets it. Not for breaking."""
+@contextmanager
+def each_opened_once() -> Iterator[Open]:
+    """Gives a device of a kind, model and sizes, opened once; an engine resets it. Not for breaking."""
     opened: dict[tuple[str, str, RunnerConfig], Device] = {}
     with ExitStack() as stack:
 
@@ -43,4 +43,10 @@ def devices(models_built_once: None) -> Iterator[Open]:
                 opened[key] = stack.enter_context(open_device(kind, model, config))
             return opened[key]
 
+        yield get
+
+
+@pytest.fixture(scope="session")
+def devices(models_built_once: None) -> Iterator[Open]:
+    with each_opened_once() as get:
         yield get

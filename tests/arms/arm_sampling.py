@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
 from arm_models import MICRO
-from arm_workloads import Arrivals, Case
+from arm_workloads import Arrivals, Case, Recipe
 
+from runner.config import RunnerConfig
 from runner.core import Request
 from runner.device.base import Device
 from runner.engine import Engine
@@ -22,6 +24,34 @@ from suite.reported_logprobs import first_fault
 REPEATING = {"repetition_penalty": 0.3, "frequency_penalty": -2.0}
 # Neighbours differ, so that one accepted token cannot stand for the other.
 CYCLING = {"repetition_penalty": 0.1, "frequency_penalty": 1.5}
+
+
+CONFIG = RunnerConfig(
+    max_num_seqs=4,
+    max_num_batched_tokens=24,
+    max_model_len=64,
+    block_size=4,
+    num_blocks=64,
+    num_encoder_slots=4,
+    num_resident_rows=256,
+)
+
+
+def mixed_case(
+    model: ModelSpec, config: RunnerConfig, count: int, lengths: Sequence[int], max_tokens: Sequence[int]
+) -> Case:
+    """Requests of every kind, some with an image, taking turns at `lengths` and `max_tokens`."""
+    recipes = tuple(
+        Recipe(
+            kind=("ids", "pure", "spliced")[index % 3],
+            length=lengths[index % len(lengths)],
+            num_images=int(model.vision is not None and index % 3 != 1 and index % 2),
+            max_tokens=max_tokens[index % len(max_tokens)],
+            seed=index,
+        )
+        for index in range(count)
+    )
+    return Case(model, config, recipes, gap=2)
 
 
 def sampled_requests(case: Case, arm: Arm, *params: dict[str, Any]) -> list[Request]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from arm_models import MICRO, MICRO_GEMMA3_VL, MICRO_QWEN3, MICRO_QWEN25_VL
 from arm_probes import edited, probed
-from arm_sampling import CYCLING, REPEATING, serve_sampled
+from arm_sampling import CONFIG, CYCLING, REPEATING, mixed_case, serve_sampled
 from arm_workloads import Case, Recipe, check_finished, outputs, serve, wrong_requests
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,15 +25,6 @@ from runner.models import ModelSpec
 
 Open = Callable[[str, ModelSpec, RunnerConfig], Device]
 
-CONFIG = RunnerConfig(
-    max_num_seqs=4,
-    max_num_batched_tokens=24,
-    max_model_len=64,
-    block_size=4,
-    num_blocks=64,
-    num_encoder_slots=4,
-    num_resident_rows=256,
-)
 TIGHT = replace(CONFIG, num_blocks=18)
 RIGHT = [arm for arm in ARMS.values() if arm.is_right]
 
@@ -43,17 +34,7 @@ def with_drafts(config: RunnerConfig, num_drafts: int = 3) -> RunnerConfig:
 
 
 def case_of(model: ModelSpec, config: RunnerConfig, count: int = 8) -> Case:
-    recipes = tuple(
-        Recipe(
-            kind=("ids", "pure", "spliced")[index % 3],
-            length=6 + index % 7,
-            num_images=int(model.vision is not None and index % 3 != 1 and index % 2),
-            max_tokens=6 + 2 * (index % 5),
-            seed=index,
-        )
-        for index in range(count)
-    )
-    return Case(model, config, recipes, gap=2)
+    return mixed_case(model, config, count, range(6, 13), range(6, 16, 2))
 
 
 def num_accepted(engine: Engine) -> int:

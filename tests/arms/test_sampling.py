@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from arm_models import MICRO, MICRO_GEMMA3_VL, MICRO_QWEN3, MICRO_QWEN25_VL
 from arm_probes import edited, probed
-from arm_sampling import faults, oracle_of, sampled_requests, serve_sampled
+from arm_sampling import CONFIG, faults, mixed_case, oracle_of, sampled_requests, serve_sampled
 from arm_workloads import Arrivals, Case, Recipe, check_finished, outputs
 from scipy.stats import chisquare
 
@@ -24,15 +24,6 @@ from runner.models import ModelSpec
 
 Open = Callable[[str, ModelSpec, RunnerConfig], Device]
 
-CONFIG = RunnerConfig(
-    max_num_seqs=4,
-    max_num_batched_tokens=24,
-    max_model_len=64,
-    block_size=4,
-    num_blocks=64,
-    num_encoder_slots=4,
-    num_resident_rows=256,
-)
 TIGHT = replace(CONFIG, num_blocks=11)
 RIGHT = [arm for arm in ARMS.values() if arm.is_right]
 
@@ -46,17 +37,7 @@ PARAMS: tuple[dict[str, Any], ...] = (
 
 
 def case_of(model: ModelSpec, config: RunnerConfig = CONFIG, count: int = 10) -> Case:
-    recipes = tuple(
-        Recipe(
-            kind=("ids", "pure", "spliced")[index % 3],
-            length=5 + index % 6,
-            num_images=int(model.vision is not None and index % 3 != 1 and index % 2),
-            max_tokens=6 + index % 4,
-            seed=index,
-        )
-        for index in range(count)
-    )
-    return Case(model, config, recipes, gap=2)
+    return mixed_case(model, config, count, range(5, 11), range(6, 10))
 
 
 @pytest.mark.parametrize("drafts", [0, 3])

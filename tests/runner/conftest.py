@@ -3,32 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 
 import pytest
+from arm_devices import each_opened_once
 from fabrication import SharedDevice
 
-from runner.config import RunnerConfig
-from runner.device.base import Device, open_device
-from runner.models import MODELS, ModelSpec
+from runner.models import MODELS
 from suite.oracle import Oracle
 
 
 @pytest.fixture(scope="session")
 def shared_device() -> Iterator[SharedDevice]:
-    """A device of that kind, model and sizes, opened once; an engine resets it before use.
-
-    Not for tests that break a device.
-    """
-    opened: dict[tuple[str, str, RunnerConfig], Device] = {}
-    with ExitStack() as stack:
-
-        def get(kind: str, model: ModelSpec, config: RunnerConfig) -> Device:
-            key = (kind, model.name, config)
-            if key not in opened:
-                opened[key] = stack.enter_context(open_device(kind, model, config))
-            return opened[key]
-
+    with each_opened_once() as get:
         yield get
 
 

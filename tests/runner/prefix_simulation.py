@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from fabrication import SMALL_VL
+from simulation import check_splices
 
 from runner.admission import admit
 from runner.config import RunnerConfig
@@ -177,18 +178,7 @@ class PrefixSimulation:
             assert key not in self._slots.values(), "an image that is here is encoded again"
             self._slots[encode.slot] = key
         assert {encode.slot for encode in plan.encodes} <= {splice.slot for splice in plan.splices}
-        got = [
-            (splice.request_id, splice.row_first + i, self._slots[splice.slot], splice.item_first + i)
-            for splice in plan.splices
-            for i in range(splice.num_rows)
-        ]
-        wanted = [
-            (row.request_id, position - row.first, span.key, position - span.first)
-            for row in plan.rows
-            for span in self.state(row.request_id).spans
-            for position in range(max(span.first, row.first), min(span.end, row.first + row.num_tokens))
-        ]
-        assert sorted(got) == sorted(wanted)
+        check_splices(plan, self.scheduler.requests, self._slots)
 
     def _write(self, row: ScheduledRow, known: dict[int, bytes]) -> None:
         state = self.state(row.request_id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from fabrication import SMALL_VL
 
@@ -18,6 +18,25 @@ TokenOf = Callable[[str, int], int]  # request id, index of the output token
 def plain_token(request_id: str, index: int) -> int:
     """A token that never is EOS and tells request and index apart."""
     return 100 + (sum(request_id.encode()) * 31 + index * 7) % 3000
+
+
+def check_splices(plan: StepPlan, requests: Mapping[str, RequestState], content: Mapping[int, str]) -> None:
+    """Each placeholder that a row computes gets the right row of the right image, once.
+
+    `content`: the key of the image in each encoder slot.
+    """
+    got = [
+        (splice.request_id, splice.row_first + i, content[splice.slot], splice.item_first + i)
+        for splice in plan.splices
+        for i in range(splice.num_rows)
+    ]
+    wanted = [
+        (row.request_id, position - row.first, span.key, position - span.first)
+        for row in plan.rows
+        for span in requests[row.request_id].spans
+        for position in range(max(span.first, row.first), min(span.end, row.first + row.num_tokens))
+    ]
+    assert sorted(got) == sorted(wanted)
 
 
 class Simulation:
@@ -155,16 +174,4 @@ class Simulation:
 
     def _check_splices(self, plan: StepPlan) -> None:
         """Each placeholder that a row computes gets the right row of the right image, once."""
-        got = [
-            (splice.request_id, splice.row_first + i, self.content[splice.slot], splice.item_first + i)
-            for splice in plan.splices
-            for i in range(splice.num_rows)
-        ]
-        wanted = [
-            (row.request_id, position - row.first, span.key, position - span.first)
-            for row in plan.rows
-            for span in self.state(row.request_id).spans
-            for position in range(span.first, span.end)
-            if row.first <= position < row.first + row.num_tokens
-        ]
-        assert sorted(got) == sorted(wanted)
+        check_splices(plan, self.scheduler.requests, self.content)
