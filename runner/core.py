@@ -224,8 +224,8 @@ class ImageSpan:
 class TokenLogprobs(NamedTuple):
     """Log-probabilities at one output position, from the model's own logits, before any processing.
 
-    `rank` counts tokens at least as likely as the sampled one (1: the most likely); `top` holds the most
-    likely (token id, log-probability), best first.
+    `rank` is one more than there are tokens likelier than the sampled one; `top` holds the most likely
+    (token id, log-probability), best first.
     """
 
     logprob: float

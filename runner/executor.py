@@ -49,7 +49,7 @@ class InFlight:
         """Wait for the step's tokens. DeviceError when the device failed."""
         with self.clock.phase("wait.output"):
             self.device.wait(OUTPUT_READY, self.plan.step_id)
-        sampled = self._accepted_ids() if self.speculates else self._sampled_ids()
+        sampled = self._ids_of("accepted_ids") if self.speculates else self._sampled_ids()
         logprobs = {
             row.request_id: self._logprobs(row, len(sampled[row.request_id]))
             for row in self.sampling_rows
@@ -61,9 +61,6 @@ class InFlight:
     def _sampled_ids(self) -> dict[str, tuple[int, ...]]:
         ids = self.device.host[ring("sampled_ids", self.plan.step_id)].tolist()
         return {row.request_id: (ids[row.row],) for row in self.sampling_rows}
-
-    def _accepted_ids(self) -> dict[str, tuple[int, ...]]:
-        return self._ids_of("accepted_ids")
 
     def _ids_of(self, buffer: str) -> dict[str, tuple[int, ...]]:
         """Each row's ids in a ring buffer of several a row, up to the first that is none."""
@@ -183,12 +180,16 @@ class Executor:
         """A row with drafts is sampled at each of them too: the positions of later rows begin behind them."""
         num_drafts = self._batch.num_drafts[: len(plan.rows)]
         first_logits = (np.arange(len(plan.rows)) + np.cumsum(num_drafts) - num_drafts).tolist()
-        rows = [
-            (entry.request_id, self._batch.row_of[entry.request_id]) for entry in plan.rows if entry.samples
-        ]
+        row_of = self._batch.row_of
         return tuple(
-            SamplingRow(name, row, first_logits[row], requests[name].request.sampling.logprobs)
-            for name, row in rows
+            SamplingRow(
+                entry.request_id,
+                row := row_of[entry.request_id],
+                first_logits[row],
+                requests[entry.request_id].request.sampling.logprobs,
+            )
+            for entry in plan.rows
+            if entry.samples
         )
 
     def _wait_for_fence(self) -> None:

@@ -264,6 +264,5 @@ def _check_line(arm: ArmSummary) -> str:
 
 def _check_document(record: RunRecord) -> dict[str, object]:
     keys = {"scenario", "case_id", "case_label", "arm", "rotation", "is_control", "predicts_wrong"}
-    keys |= {"scheduling", "scheduling_reason", "status", "tokens", "logprobs", "failure"}
-    keys |= {"notes"}
+    keys |= {"scheduling", "scheduling_reason", "status", "tokens", "logprobs", "failure", "notes"}
     return record.model_dump(mode="json", include=keys)

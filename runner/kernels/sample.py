@@ -34,7 +34,7 @@ _NEUTRAL = {
 class SlotTables(NamedTuple):
     """What the slots hold (runner/slot_state.py).
 
-    reals [slots, len(Real)] float32, wholes [slots, WHOLE_WIDTH] int32, history [slots, max_model_len] int32.
+    reals [slots, len(Real)] float32, wholes [slots, WHOLE_WIDTH] int32, history [slots, width] int32.
     """
 
     reals: torch.Tensor
