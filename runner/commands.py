@@ -7,7 +7,7 @@ plain tuple, its operation first. Standard library only.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from enum import IntFlag
 from typing import ClassVar, Literal, NamedTuple
@@ -16,6 +16,7 @@ from runner.config import RunnerConfig
 from runner.core import MAX_LOGPROBS
 from runner.models import ModelSpec
 from runner.slot_state import WHOLE_WIDTH, Real
+from runner.spans import upload_span
 
 UPLOADS_DONE = "uploads"
 SAMPLED = "sampled"
@@ -106,6 +107,21 @@ def _ring_buffers(config: RunnerConfig) -> dict[str, BufferSpec]:
             table[ring("accepted_ids", parity)] = BufferSpec("int32", (rows, 1 + drafts))
             table[ring("draft_ids", parity)] = BufferSpec("int32", (rows, drafts))
     return table
+
+
+_REPEATABLE = frozenset(
+    {"flags", "place", "route.ids", "positions", "merge.ids", "lookup", "splice", "merge"},
+)
+
+
+def is_repeatable(span: str) -> bool:
+    """Whether commands of that span may run again at once without changing what a step computes."""
+    return span in _REPEATABLE or span.startswith("upload.")
+
+
+def repeated(commands: Sequence[Command], repeats: Mapping[str, int]) -> list[Command]:
+    """The list with every command of a span in `repeats` in it that many times."""
+    return [command for command in commands for _ in range(repeats.get(command.span or "", 1))]
 
 
 class MetadataLayout(NamedTuple):
@@ -219,6 +235,11 @@ class Command:
         """The stream that runs it, in order."""
         return "compute"
 
+    @property
+    def span(self) -> str | None:
+        """The name its time goes by; None for a command that only orders others."""
+        return self.operation
+
     def to_wire(self) -> tuple[str | int, ...]:
         return (self.operation, *astuple(self))
 
@@ -232,6 +253,10 @@ class Upload(Command):
     host_first: int
     device_first: int
     count: int
+
+    @property
+    def span(self) -> str | None:
+        return upload_span(self.buffer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -428,6 +453,10 @@ class Record(Command):
     stream: Stream = "compute"
 
     @property
+    def span(self) -> str | None:
+        return None
+
+    @property
     def on_stream(self) -> Stream:
         return self.stream
 
@@ -439,6 +468,10 @@ class Wait(Command):
     operation: ClassVar[str] = "wait"
     event: str
     stream: Stream
+
+    @property
+    def span(self) -> str | None:
+        return None
 
     @property
     def on_stream(self) -> Stream:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from runner.admission import admit
@@ -14,15 +14,17 @@ from runner.core import (
     RequestState,
     RequestStatus,
     RunnerError,
+    StepResult,
     TokenOutput,
 )
 from runner.device.base import Device
 from runner.executor import Executor, InFlight
 from runner.inputs.arms import ARMS, Arm
 from runner.inputs.supplied import check_finite
-from runner.measure import Recorder, StepClock, StepRecord, Timeline, keep_busy, now_ns
+from runner.measure import Instrument, Recorder, StepClock, StepRecord, Timeline, keep_busy, now_ns
 from runner.models import ModelSpec
 from runner.scheduler import Scheduler
+from runner.spans import IDLE, NO_STEP
 
 
 class Arrivals(Protocol):
@@ -39,11 +41,17 @@ class Engine:
     """One fresh runner on a device, under one arm.
 
     The device's caches and buffers are poisoned when it is made. `decision` says whether it schedules
-    asynchronously, and why. RunnerError when the arm does not fit the model.
+    asynchronously, and why. RunnerError when the arm does not fit the model. `repeats`: see Executor.
     """
 
     def __init__(
-        self, model: ModelSpec, config: RunnerConfig, device: Device, arm: Arm = ARMS["sync-ids"]
+        self,
+        model: ModelSpec,
+        config: RunnerConfig,
+        device: Device,
+        arm: Arm = ARMS["sync-ids"],
+        instrument: Instrument | None = None,
+        repeats: Mapping[str, int] | None = None,
     ) -> None:
         if not arm.fits(model.is_multimodal):
             raise RunnerError(f"arm {arm.name} is for {arm.models} models; {model.name} is not one")
@@ -60,14 +68,18 @@ class Engine:
         self._unrecorded_hash_ns = 0
         self._in_flight: list[InFlight] = []
         self._device_end_ns = 0
-        self._executor = Executor(model, config, arm, device, is_async)
+        self._instrument = instrument or Instrument()
+        self._executor = Executor(model, config, arm, device, is_async, self._instrument, repeats)
 
     def run(self, arrivals: Arrivals) -> None:
         """Serve until all is finished. DeviceError when the device failed; what was recorded stays."""
-        if self.decision.scheduling == "async":
-            self._run_async(arrivals)
-        else:
-            self._run_sync(arrivals)
+        try:
+            if self.decision.scheduling == "async":
+                self._run_async(arrivals)
+            else:
+                self._run_sync(arrivals)
+        finally:
+            self._instrument.close()
 
     def _run_sync(self, arrivals: Arrivals) -> None:
         """Wait for a step's tokens, then plan the next."""
@@ -92,7 +104,7 @@ class Engine:
             last = step
 
     def _launch(self) -> InFlight | None:
-        clock = StepClock()
+        clock = self._instrument.clock(self.scheduler.next_step_id)
         self._hash(clock)
         with clock.phase("schedule"):
             plan = self.scheduler.plan()
@@ -114,7 +126,8 @@ class Engine:
     def _rest(self, arrivals: Arrivals) -> bool:
         """Nothing runs: sleep until the next arrival; False when none is left."""
         assert not self.scheduler.has_work, "requests are left, but none can be scheduled"
-        return arrivals.wait()
+        with self._instrument.clock(NO_STEP).phase(IDLE):
+            return arrivals.wait()
 
     def submit(self, requests: Iterable[Request]) -> None:
         """Admit requests; one that cannot be served fails alone, its state says why."""
@@ -163,10 +176,16 @@ class Engine:
         self._stamp(step, outputs)
         with step.clock.phase("host_work"):
             keep_busy(self._config.host_work_us)
+        with step.clock.phase("record"):
+            self._record(step, result)
+        self._instrument.end_step(step.plan.step_id)
+
+    def _record(self, step: InFlight, result: StepResult) -> None:
         record = step.record(result, self._device_end_ns)
         self._device_end_ns = record.device_end_ns
         self.recorder.steps.append(record)
         self._in_flight.remove(step)
+        self._instrument.spans += step.device_spans()
 
     def _stamp(self, step: InFlight, outputs: Sequence[TokenOutput]) -> None:
         retired_ns = now_ns()

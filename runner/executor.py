@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import NamedTuple
 
 import numpy as np
 
-from runner.commands import OUTPUT_READY, UPLOADS_DONE, ring
+from runner.commands import OUTPUT_READY, UPLOADS_DONE, Command, is_repeatable, repeated, ring
 from runner.config import RunnerConfig
 from runner.core import RequestState, StepPlan, StepResult, TokenLogprobs
 from runner.device.base import Device
@@ -17,8 +17,9 @@ from runner.inputs.arms import Arm
 from runner.inputs.batch import InputBatch
 from runner.inputs.compile import StagedStep, StepCompiler
 from runner.inputs.routes import EmbedsRoute, IdsRoute, step_kind
-from runner.measure import StepClock, StepRecord, now_ns
+from runner.measure import Instrument, StepClock, StepRecord, now_ns
 from runner.models import ModelSpec
+from runner.spans import Span, records_device, step_label
 
 
 class SamplingRow(NamedTuple):
@@ -43,6 +44,7 @@ class InFlight:
     num_supplied: int
     speculates: bool
     tells_drafts: bool
+    spans: tuple[str, ...]  # of its commands; empty where the device records none
     device: Device
 
     def result(self) -> StepResult:
@@ -80,6 +82,10 @@ class InFlight:
             TokenLogprobs(value[0], rank, tuple(zip(top_ids[: last - 1], value[1:last], strict=True)))
             for value, (rank, *top_ids) in zip(values, ids, strict=True)
         )
+
+    def device_spans(self) -> Sequence[Span]:
+        """Those of its commands, where the device records any; to be asked for as early as its record."""
+        return self.device.spans(self.plan.step_id, self.spans) if self.spans else ()
 
     def record(self, result: StepResult, last_device_end_ns: int) -> StepRecord:
         """What the step cost, once its result is retired; the device was busy until `last_device_end_ns`."""
@@ -125,12 +131,25 @@ class InFlight:
 
 
 class Executor:
-    """`is_async`: a step may be launched before the tokens and drafts of the last one are known."""
+    """`is_async`: a step may be launched before the tokens and drafts of the last one are known.
+
+    `repeats`: how often the commands of a span are run, where that is not once (is_repeatable).
+    """
 
     def __init__(
-        self, model: ModelSpec, config: RunnerConfig, arm: Arm, device: Device, is_async: bool = True
+        self,
+        model: ModelSpec,
+        config: RunnerConfig,
+        arm: Arm,
+        device: Device,
+        is_async: bool = True,
+        instrument: Instrument | None = None,
+        repeats: Mapping[str, int] | None = None,
     ) -> None:
-        device.reset()
+        self._instrument = instrument or Instrument()
+        self._repeats = repeats or {}
+        assert all(map(is_repeatable, self._repeats)), f"not to be repeated: {self._repeats}"
+        device.reset(self._instrument.level)
         self._speculates = config.num_speculative_tokens > 0
         self._tells_drafts = self._speculates and not is_async
         self._device = device
@@ -150,18 +169,32 @@ class Executor:
         with clock.phase("stage"):
             last_rows = {row.request_id: row.row for row in self._last.sampling_rows} if self._last else {}
             step = self._compiler.stage(plan, self._batch, requests, last_rows)
+        label = step_label(step_kind(plan), step.ids.route, step.embeds)
+        self._instrument.start_step(plan.step_id, label)
         with clock.phase("wait.fence"):
             self._wait_for_fence()
         with clock.phase("compile"):
             commands = self._compiler.compile(step, requests)
+            if self._repeats:
+                commands = repeated(commands, self._repeats)
         launched_ns = now_ns()
         with clock.phase("launch"):
             self._device.execute(plan.step_id, commands)
-        self._last = self._in_flight(step, requests, clock, launched_ns)
+            self._last = self._in_flight(step, requests, clock, launched_ns, self._spans_of(commands))
         return self._last
 
+    def _spans_of(self, commands: Sequence[Command]) -> tuple[str, ...]:
+        if not records_device(self._instrument.level):
+            return ()
+        return tuple(name for command in commands if (name := command.span) is not None)
+
     def _in_flight(
-        self, step: StagedStep, requests: Mapping[str, RequestState], clock: StepClock, launched_ns: int
+        self,
+        step: StagedStep,
+        requests: Mapping[str, RequestState],
+        clock: StepClock,
+        launched_ns: int,
+        spans: tuple[str, ...],
     ) -> InFlight:
         return InFlight(
             plan=step.plan,
@@ -173,6 +206,7 @@ class Executor:
             num_supplied=step.num_supplied,
             speculates=self._speculates,
             tells_drafts=self._tells_drafts,
+            spans=spans,
             device=self._device,
         )
 

@@ -1,10 +1,13 @@
-"""What is recorded: a StepRecord a step, a Timeline a request. Standard library only."""
+"""What is recorded: a StepRecord a step, a Timeline a request, and spans where asked for. Stdlib only."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+from runner.ranges import NoRanges, Ranges, nvtx_ranges
+from runner.spans import Level, Span, records_host
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,33 +94,80 @@ def keep_busy(duration_us: int) -> None:
         pass
 
 
+class Instrument:
+    """What is written down of a run beside its StepRecords: spans and ranges, as far as `level` asks.
+
+    `ranges` stand in for NVTX's own. `spans` holds what was recorded so far; it survives an error.
+    """
+
+    def __init__(self, level: Level = "off", ranges: Ranges | None = None) -> None:
+        self.level: Level = level
+        self.spans: list[Span] = []
+        self.ranges = ranges or (NoRanges() if level == "off" else nvtx_ranges())
+        self._open: dict[int, tuple[object, str, int]] = {}
+
+    def clock(self, step_id: int) -> StepClock:
+        """A clock for the host's phases of one step."""
+        return StepClock(step_id, None if self.level == "off" else self)
+
+    def start_step(self, step_id: int, label: str) -> None:
+        """Open the step's own range; others may open and close before it is ended."""
+        if self.level != "off":
+            self._open[step_id] = (self.ranges.start(label, step_id), label, now_ns())
+
+    def end_step(self, step_id: int) -> None:
+        if step_id in self._open:
+            handle, label, start_ns = self._open.pop(step_id)
+            if records_host(self.level):
+                self.spans.append(Span(step_id, label, "steps", start_ns, now_ns()))
+            self.ranges.end(handle)
+
+    def close(self) -> None:
+        """End what an error left open."""
+        for step_id in list(self._open):
+            self.end_step(step_id)
+
+
 class StepClock:
     """The host's phases of one step. `with clock.phase("compile"): ...` adds to that phase's time."""
 
-    def __init__(self) -> None:
+    __slots__ = ("instrument", "phase_ns", "start_ns", "step_id")
+
+    def __init__(self, step_id: int = -1, instrument: Instrument | None = None) -> None:
         self.start_ns = now_ns()
+        self.step_id = step_id
         self.phase_ns: dict[str, int] = {}
+        self.instrument = instrument
 
     def phase(self, name: str) -> _Phase:
-        return _Phase(self.phase_ns, name)
+        return _Phase(self, name)
 
 
 class _Phase:
     """Closes whatever happens inside it; an exception's time is counted as well."""
 
-    __slots__ = ("_name", "_start_ns", "_totals")
+    __slots__ = ("_clock", "_name", "_start_ns")
 
-    def __init__(self, totals: dict[str, int], name: str) -> None:
-        self._totals = totals
+    def __init__(self, clock: StepClock, name: str) -> None:
+        self._clock = clock
         self._name = name
         self._start_ns = 0
 
     def __enter__(self) -> None:
+        instrument = self._clock.instrument
+        if instrument is not None:
+            instrument.ranges.push(self._name, self._clock.step_id)
         self._start_ns = now_ns()
 
     def __exit__(self, *_exception: object) -> None:
-        elapsed_ns = now_ns() - self._start_ns
-        self._totals[self._name] = self._totals.get(self._name, 0) + elapsed_ns
+        end_ns = now_ns()
+        clock, name = self._clock, self._name
+        clock.phase_ns[name] = clock.phase_ns.get(name, 0) + end_ns - self._start_ns
+        instrument = clock.instrument
+        if instrument is not None:
+            instrument.ranges.pop()
+            if records_host(instrument.level):
+                instrument.spans.append(Span(clock.step_id, name, "host", self._start_ns, end_ns))
 
 
 @dataclass(slots=True)

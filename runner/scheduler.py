@@ -78,7 +78,7 @@ class Scheduler:
         self._waiting: deque[RequestState] = deque()
         self._running: list[RequestState] = []
         self._free_slots = list(range(config.max_num_seqs - 1, -1, -1))
-        self._next_step_id = 0
+        self.next_step_id = 0
 
     @property
     def num_waiting(self) -> int:
@@ -129,8 +129,8 @@ class Scheduler:
             self._schedule_waiting(making)
         if not making.rows:
             return None
-        step_id = self._next_step_id
-        self._next_step_id += 1
+        step_id = self.next_step_id
+        self.next_step_id += 1
         return StepPlan(
             step_id=step_id,
             rows=tuple(making.rows),

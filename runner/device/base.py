@@ -19,6 +19,7 @@ from runner.commands import Command
 from runner.config import RunnerConfig
 from runner.core import DeviceInfo, RunnerError
 from runner.models import ModelSpec
+from runner.spans import Level, Span
 
 DEVICE_KINDS = ("process", "inline", "lazy", "shuffle:SEED", "cuda")
 
@@ -43,6 +44,8 @@ class Device(ABC):
 
     info: DeviceInfo
     host: Mapping[str, NDArray[Any]]
+    clock_uncertainty_ns: int = 0  # of its times on the host's clock; 0 where that is its clock
+    level: Level = "off"
 
     @abstractmethod
     def execute(self, step_id: int, commands: Sequence[Command]) -> None:
@@ -56,9 +59,16 @@ class Device(ABC):
     def report(self, step_id: int) -> DeviceReport:
         """The report of a step whose output event was waited for, at most RING_SIZE steps ago."""
 
+    def spans(self, step_id: int, names: Sequence[str]) -> Sequence[Span]:
+        """The spans of a step's commands, as long as its report; `names` are those it should have.
+
+        One that is not known by now has no times, and a reason. None at all below level `events`.
+        """
+        return ()
+
     @abstractmethod
-    def reset(self) -> None:
-        """Poison device memory and host buffers; nothing may be in flight."""
+    def reset(self, level: Level = "off") -> None:
+        """Poison device memory and host buffers; nothing may be in flight. Instrument what follows."""
 
     @abstractmethod
     def close(self) -> None:

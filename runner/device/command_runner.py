@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 from runner.commands import OUTPUT_READY
 from runner.core import DeviceError
 from runner.device.base import DeviceReport
-from runner.device.report import ReportRing
+from runner.device.report import ReportRing, SpanRing
 from runner.kernels.program import CopyCounter, Program, Wire
+from runner.ranges import NoRanges, Ranges, nvtx_ranges
+from runner.spans import Level, records_device, span_name
 
 
 @dataclass(slots=True)
@@ -26,10 +28,21 @@ class CommandRunner:
     A step's account ends with its output; what it still computes then (drafts) is in no account.
     """
 
-    def __init__(self, program: Program, reports: ReportRing, publish: Callable[[str, int], None]) -> None:
+    def __init__(
+        self,
+        program: Program,
+        reports: ReportRing,
+        spans: SpanRing,
+        publish: Callable[[str, int], None],
+        make_ranges: Callable[[], Ranges] = nvtx_ranges,
+    ) -> None:
         self._program = program
         self._reports = reports
+        self._spans = spans
         self._publish = publish
+        self._make_ranges = make_ranges
+        self._ranges: Ranges = NoRanges()
+        self._level: Level = "off"
         self._accounts: dict[int, _Account] = {}
         self._last_reported = -1
 
@@ -38,13 +51,19 @@ class CommandRunner:
         account = self._account_of(step_id)
         if command[0] == "record":
             self._record(step_id, str(command[1]), account)
-        elif command[0] != "wait":
+        elif command[0] == "wait":
+            return
+        elif self._level == "off":
             self._execute(step_id, command, account)
+        else:
+            self._execute_in_span(step_id, command, account)
 
-    def reset(self) -> None:
+    def reset(self, level: Level = "off") -> None:
         self._accounts.clear()
         self._last_reported = -1
         self._program.reset()
+        self._level = level
+        self._ranges = NoRanges() if level == "off" else self._make_ranges()
 
     def _account_of(self, step_id: int) -> _Account:
         account = self._accounts.get(step_id)
@@ -52,7 +71,22 @@ class CommandRunner:
             account = _Account(time.perf_counter_ns())
             if step_id > self._last_reported:  # outputs come in order
                 self._accounts[step_id] = account
+                if records_device(self._level):
+                    self._spans.start(step_id)
         return account
+
+    def _execute_in_span(self, step_id: int, command: Wire, account: _Account) -> None:
+        name = span_name(command)
+        assert name is not None
+        self._ranges.push(name, step_id)
+        start_ns = time.perf_counter_ns()
+        try:
+            self._execute(step_id, command, account)
+        finally:
+            end_ns = time.perf_counter_ns()
+            self._ranges.pop()
+        if records_device(self._level) and step_id in self._accounts:
+            self._spans.add(step_id, name, start_ns, end_ns)
 
     def _execute(self, step_id: int, command: Wire, account: _Account) -> None:
         try:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from runner.commands import (
     BufferSpec,
     Command,
     Record,
+    Stream,
     Wait,
     buffer_table,
 )
@@ -24,6 +25,10 @@ from runner.device.base import Device, DeviceReport, poison_host
 from runner.kernels.program import CopyCounter, Program
 from runner.measure import now_ns
 from runner.models import ModelSpec
+from runner.ranges import NoRanges, Ranges, nvtx_ranges
+from runner.spans import Level, Span, records_device
+
+_NOT_DONE = "it was not done when the step was retired"
 
 ProgramFactory = Callable[
     [ModelSpec, RunnerConfig, Mapping[str, BufferSpec], Mapping[str, torch.Tensor], torch.device],
@@ -31,20 +36,34 @@ ProgramFactory = Callable[
 ]
 
 
+class _TimedCommand(NamedTuple):
+    """A command between two events of its stream, and when the host queued it."""
+
+    name: str
+    stream: Stream
+    start: Any
+    end: Any
+    queued_ns: int
+    queued_end_ns: int
+
+
 class _LaunchedStep:
     """A step's events and its account; the device time between `start` and the output event is its own."""
 
     def __init__(self, start: Any) -> None:
         self.start = start
+        self.start_ns: int | None = None  # on the host's clock, once its report was asked for
         self.events: dict[str, Any] = {}
         self.copies = CopyCounter()
+        self.timed: list[_TimedCommand] = []
 
 
 class CudaDevice(Device):
     """Host buffers are pinned; copies are asynchronous and read their source when they run.
 
     Events are new for every step: one that is recorded again before its waiter runs would wake it a step
-    late. They are blocking events, so that a wait sleeps.
+    late. They are blocking events, so that a wait sleeps. Those that only time spans nobody waits for; they
+    come from a pool and go back when their spans are read.
     """
 
     def __init__(
@@ -62,6 +81,9 @@ class CudaDevice(Device):
         self._streams = {name: new_stream() for name in STREAMS}
         self._steps: dict[int, _LaunchedStep] = {}
         self._failure: DeviceError | None = None
+        self._ranges: Ranges = NoRanges()
+        self._timers: list[Any] = []
+        self._step_id = -1
         name = torch.cuda.get_device_name()
         self.info = DeviceInfo("cuda", name, config.num_threads, torch.__version__)
         self._start_clock()
@@ -72,6 +94,7 @@ class CudaDevice(Device):
         start.record(self._streams["compute"])
         step = self._steps[step_id] = _LaunchedStep(start)
         self._steps.pop(step_id - 2 * RING_SIZE, None)
+        self._step_id = step_id
         for command in commands:
             try:
                 self._launch(command, step)
@@ -88,18 +111,53 @@ class CudaDevice(Device):
     def report(self, step_id: int) -> DeviceReport:
         self._check()
         step = self._steps[step_id]
-        start_ns = self._since_last_start(step.start)
-        elapsed_ms = step.start.elapsed_time(step.events[OUTPUT_READY])
+        start_ns = step.start_ns = self._since_last_start(step.start)
+        elapsed_ns = _elapsed_ns(step.start, step.events[OUTPUT_READY])
         return DeviceReport(
             start_ns=start_ns,
-            end_ns=start_ns + round(elapsed_ms * 1e6),
+            end_ns=start_ns + elapsed_ns,
             copies=step.copies.copies_by_buffer,
             bytes=step.copies.bytes_by_buffer,
             download_bytes=step.copies.download_bytes,
         )
 
-    def reset(self) -> None:
+    def spans(self, step_id: int, names: Sequence[str]) -> Sequence[Span]:
+        """Of the host queueing commands, and of the streams running them, durations from adjacent events."""
         self._check()
+        if not records_device(self.level):
+            return ()
+        step = self._steps[step_id]
+        assert step.start_ns is not None, "a step's report is asked for before its spans"
+        spans = [Span(step_id, item.name, "host", item.queued_ns, item.queued_end_ns) for item in step.timed]
+        for stream in STREAMS:
+            timed = [item for item in step.timed if item.stream == stream]
+            spans += self._chained(step_id, stream, step, timed)
+        step.timed = []
+        return spans
+
+    def _chained(
+        self, step_id: int, lane: Stream, step: _LaunchedStep, timed: Sequence[_TimedCommand]
+    ) -> Iterator[Span]:
+        """Elapsed times are float32 milliseconds: each between neighbours only, summed in integers."""
+        last, time_ns = step.start, step.start_ns or 0
+        for item in timed:
+            if not item.end.query():
+                yield Span(step_id, item.name, lane, None, None, _NOT_DONE)
+                continue  # its events are not put back: they are still to come
+            time_ns = start_ns = time_ns + _elapsed_ns(last, item.start)
+            time_ns += _elapsed_ns(item.start, item.end)
+            yield Span(step_id, item.name, lane, start_ns, time_ns)
+            if last is not step.start:
+                self._timers.append(last)
+            self._timers.append(item.start)
+            last = item.end
+        if last is not step.start:
+            self._timers.append(last)
+
+    def reset(self, level: Level = "off") -> None:
+        self._check()
+        self.level = level
+        self._ranges = NoRanges() if level == "off" else nvtx_ranges()
         torch.cuda.synchronize()
         self._steps.clear()
         self._program.reset()
@@ -118,23 +176,49 @@ class CudaDevice(Device):
             event.record(stream)
         elif isinstance(command, Wait):
             stream.wait_event(step.events[command.event])
-        else:
+        elif self.level == "off":
             with torch.cuda.stream(stream):
                 self._program.execute(command.to_wire(), step.copies)
+        else:
+            self._launch_in_span(command, step, stream)
+
+    def _launch_in_span(self, command: Command, step: _LaunchedStep, stream: Any) -> None:
+        name = command.span
+        assert name is not None
+        is_timed = records_device(self.level)
+        self._ranges.push(name, self._step_id)
+        try:
+            queued_ns = now_ns()
+            start = self._mark(stream) if is_timed else None
+            with torch.cuda.stream(stream):
+                self._program.execute(command.to_wire(), step.copies)
+            if is_timed:
+                item = _TimedCommand(name, command.on_stream, start, self._mark(stream), queued_ns, now_ns())
+                step.timed.append(item)
+        finally:
+            self._ranges.pop()
+
+    def _mark(self, stream: Any) -> Any:
+        """A timing event recorded on the stream; nobody will ever wait for it."""
+        event = self._timers.pop() if self._timers else self._new_event()
+        event.record(stream)
+        return event
 
     def _start_clock(self) -> None:
         """Tie an event to the host's clock. Its uncertainty is the time of one record and synchronize."""
+        before_ns = now_ns()
         self._last_start = self._new_event()
         self._last_start.record(self._streams["compute"])
         self._last_start.synchronize()
         self._last_start_ns = now_ns()
+        self.clock_uncertainty_ns = self._last_start_ns - before_ns
 
     def _since_last_start(self, start: Any) -> int:
         """Host time of a start event, summed in integers from step to step.
 
         An elapsed time is a float32 of milliseconds: over a minute it counts in steps of 4 us.
         """
-        self._last_start_ns += round(self._last_start.elapsed_time(start) * 1e6)
+        self._last_start_ns += _elapsed_ns(self._last_start, start)
         self._last_start = start
         return self._last_start_ns
 
@@ -150,6 +234,11 @@ class CudaDevice(Device):
     def _check(self) -> None:
         if self._failure is not None:
             raise self._failure
+
+
+def _elapsed_ns(start: Any, end: Any) -> int:
+    elapsed_ms: float = start.elapsed_time(end)
+    return round(elapsed_ms * 1e6)
 
 
 def is_available() -> bool:

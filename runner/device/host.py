@@ -19,9 +19,10 @@ from runner.config import RunnerConfig
 from runner.core import DeviceError, DeviceInfo
 from runner.device.base import Device, DeviceReport, poison_host
 from runner.device.command_runner import CommandRunner
-from runner.device.report import ReportRing
+from runner.device.report import ReportRing, SpanRing
 from runner.kernels.program import Program, Wire
 from runner.models import ModelSpec
+from runner.spans import Level, Span, records_device
 
 Order = Literal["inline", "lazy", "shuffle"]
 
@@ -39,7 +40,8 @@ class HostDevice(Device):
         program = Program(model, config, buffers, tensors, torch.device("cpu"))
         shape = ReportRing.shape(len(buffers))
         self._reports = ReportRing(tuple(buffers), np.full(shape, -1, np.int64))
-        self._runner = CommandRunner(program, self._reports, self._publish)
+        self._spans = SpanRing(tuple(buffers), np.zeros(SpanRing.shape(config), np.int64))
+        self._runner = CommandRunner(program, self._reports, self._spans, self._publish)
         self._order = order
         self._seed = seed
         self._failure: DeviceError | None = None
@@ -67,9 +69,14 @@ class HostDevice(Device):
         self._check()
         return self._reports.read(step_id)
 
-    def reset(self) -> None:
+    def spans(self, step_id: int, names: Sequence[str]) -> Sequence[Span]:
         self._check()
-        self._runner.reset()
+        return self._spans.read(step_id, names) if records_device(self.level) else ()
+
+    def reset(self, level: Level = "off") -> None:
+        self._check()
+        self.level = level
+        self._runner.reset(level)
         poison_host(self.host)
         self._start()
 

@@ -19,6 +19,7 @@ from runner.device.base import Device, DeviceReport, poison_host
 from runner.measure import now_ns
 from runner.models import ModelSpec
 from runner.slot_state import NO_ID
+from runner.spans import Level
 
 _ACCEPTED = "accepted_ids."
 
@@ -60,7 +61,7 @@ class NullDevice(Device):
     def report(self, step_id: int) -> DeviceReport:
         return self._reports[step_id]
 
-    def reset(self) -> None:
+    def reset(self, level: Level = "off") -> None:
         poison_host(self.host)
 
     def close(self) -> None:

@@ -16,32 +16,36 @@ import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import DupFd
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 from runner.commands import EVENTS, Command, buffer_table
 from runner.config import RunnerConfig
 from runner.core import DeviceError
 from runner.device.base import Device, DeviceReport, poison_host
 from runner.device.channel import Layout, channel_layout, spin_s
-from runner.device.report import ReportRing
+from runner.device.report import ReportRing, SpanRing
 from runner.device.shared import SharedArena
 from runner.models import ModelSpec
+from runner.spans import Level, Span, records_device
 
 _CHILD = "runner.device.process_child"
 _START_TIMEOUT_S = 300.0
+# Nsight Systems sets one of these in what it runs; the ranges of a forkserver's child are lost there.
+_PROFILER_VARIABLES = ("NVTX_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID")
 _WAIT_TIMEOUT_S = 120.0
 
 
 class ProcessDevice(Device):
     def __init__(self, model: ModelSpec, config: RunnerConfig) -> None:
         buffers = dict(buffer_table(config, model))
-        layout = channel_layout(buffers)
+        layout = channel_layout(config, buffers)
         self._arena = SharedArena(layout)
         self.host = {name: self._arena.arrays[name] for name in buffers}
         self._events = self._arena.arrays["events"]
         self._events.fill(-1)
         self._submitted = self._arena.arrays["submitted"]
         self._reports = ReportRing(tuple(buffers), self._arena.arrays["reports"])
+        self._spans = SpanRing(tuple(buffers), self._arena.arrays["spans"])
         self._spin_s = spin_s()
         self._failure: DeviceError | None = None
         self._is_closed = False
@@ -55,7 +59,7 @@ class ProcessDevice(Device):
 
     def execute(self, step_id: int, commands: Sequence[Command]) -> None:
         self._check()
-        self._send((step_id, [command.to_wire() for command in commands]))
+        self._send((step_id, _wires(commands)))
 
     def wait(self, event: str, step_id: int) -> None:
         self._check()
@@ -70,9 +74,14 @@ class ProcessDevice(Device):
         self._check()
         return self._reports.read(step_id)
 
-    def reset(self) -> None:
+    def spans(self, step_id: int, names: Sequence[str]) -> Sequence[Span]:
         self._check()
-        self._send((None, []))
+        return self._spans.read(step_id, names) if records_device(self.level) else ()
+
+    def reset(self, level: Level = "off") -> None:
+        self._check()
+        self.level = level
+        self._send((None, level))
         self._expect("reset", _WAIT_TIMEOUT_S)
         self._events.fill(-1)
         poison_host(self.host)
@@ -93,7 +102,7 @@ class ProcessDevice(Device):
     # ---- the channel
 
     def _start(self, model: ModelSpec, config: RunnerConfig, layout: Layout) -> None:
-        context = multiprocessing.get_context("forkserver")
+        context: Any = multiprocessing.get_context(start_method())
         # Imports torch once, before any fork: a further device then starts in a fraction of a second.
         context.set_forkserver_preload([_CHILD])
         self._connection, child_connection = context.Pipe()
@@ -112,7 +121,7 @@ class ProcessDevice(Device):
         for source in (self._connection, self._wake, self._process.sentinel):
             self._poll.register(source, select.POLLIN)
 
-    def _send(self, message: tuple[int | None, list[tuple[str | int, ...]]]) -> None:
+    def _send(self, message: tuple[int | None, object]) -> None:
         try:
             self._connection.send_bytes(pickle.dumps(message))
         except OSError:
@@ -172,6 +181,21 @@ class ProcessDevice(Device):
     def _check(self) -> None:
         if self._failure is not None:
             raise self._failure
+
+
+def start_method() -> Literal["forkserver", "spawn"]:
+    """How the child starts: the fast way, unless a profiler is there that would not see it."""
+    return "spawn" if any(map(os.environ.get, _PROFILER_VARIABLES)) else "forkserver"
+
+
+def _wires(commands: Sequence[Command]) -> list[tuple[str | int, ...]]:
+    """Commands on the wire; one that is repeated is spelt once."""
+    wires: list[tuple[str | int, ...]] = []
+    last: Command | None = None
+    for command in commands:
+        wires.append(wires[-1] if command is last else command.to_wire())
+        last = command
+    return wires
 
 
 def _serve(

@@ -23,7 +23,7 @@ from runner.config import RunnerConfig
 from runner.core import DeviceError, DeviceInfo
 from runner.device.channel import Layout, spin_s
 from runner.device.command_runner import CommandRunner
-from runner.device.report import ReportRing
+from runner.device.report import ReportRing, SpanRing
 from runner.device.shared import SharedArena
 from runner.kernels.program import Program
 from runner.models import ModelSpec
@@ -71,7 +71,8 @@ class _Server:
         self._events = arena.arrays["events"]
         self._submitted = arena.arrays["submitted"]
         reports = ReportRing(tuple(buffers), arena.arrays["reports"])
-        self._runner = CommandRunner(program, reports, self._publish)
+        spans = SpanRing(tuple(buffers), arena.arrays["spans"])
+        self._runner = CommandRunner(program, reports, spans, self._publish)
         self._connection = connection
         self._wake_fd = wake.fileno()
         self._wake = wake
@@ -84,23 +85,24 @@ class _Server:
     def run(self) -> None:
         """Execute messages until the parent's end closes (EOFError)."""
         while True:
-            step_id, commands = self._receive()
+            step_id, content = self._receive()
             if step_id is None:
-                self._runner.reset()
+                self._runner.reset(content)
                 self._connection.send(("reset",))
             else:
                 # One thread runs the list in order, so a stream's Wait is met when it is reached.
-                for command in commands:
+                for command in content:
                     self._runner.run(step_id, command)
 
-    def _receive(self) -> tuple[int | None, list[tuple[str | int, ...]]]:
+    def _receive(self) -> tuple[int | None, Any]:
+        """A step and its commands, or None and the level of a reset."""
         deadline = time.perf_counter() + self._spin_s
         while self._submitted[0] == self._num_received and time.perf_counter() < deadline:
             pass
         message = self._connection.recv_bytes()  # blocks when the spin saw nothing
         self._num_received += 1
-        step_id, commands = pickle.loads(message)
-        return step_id, commands
+        step_id, content = pickle.loads(message)
+        return step_id, content
 
     def _publish(self, event: str, step_id: int) -> None:
         self._events[EVENTS.index(event)] = step_id
