@@ -1,6 +1,6 @@
 """From the runs of an experiment to what summary.json and summary.csv hold: pure functions.
 
-Warm-up, failed and interrupted runs never enter a statistic; they are counted.
+Warm-up, instrumented, failed and interrupted runs never enter a statistic; they are counted.
 """
 
 from __future__ import annotations
@@ -72,6 +72,7 @@ class ArmSummary:
     findings: tuple[Finding, ...]
     control: str | None = None
     logprobs: LogprobVerdict | None = None
+    num_instrumented: int = 0
 
     @property
     def has_no_speed(self) -> bool:
@@ -92,7 +93,7 @@ def summarise(runs: Sequence[RunRecord], findings: Sequence[Finding]) -> tuple[A
 
 
 def _summarise_arm(runs: Sequence[RunRecord], findings: Sequence[Finding]) -> ArmSummary:
-    measured = [run for run in runs if run.status is Status.COMPLETED and not run.is_warmup]
+    measured = [run for run in runs if run.status is Status.COMPLETED and run.is_measured]
     run_ids = {run.run_id for run in runs}
     names = dict.fromkeys(name for run in measured for name in run.metrics)
     return ArmSummary(
@@ -105,6 +106,7 @@ def _summarise_arm(runs: Sequence[RunRecord], findings: Sequence[Finding]) -> Ar
         num_failed=sum(run.status is Status.FAILED for run in runs),
         num_interrupted=sum(run.status is Status.INTERRUPTED for run in runs),
         num_warmup=sum(run.is_warmup for run in runs),
+        num_instrumented=sum(run.instrument != "off" for run in runs),
         tokens=add_tokens(run.tokens for run in runs),
         metrics={
             name: _over_rounds([run.metrics[name] for run in measured if name in run.metrics])
@@ -188,6 +190,7 @@ def _arm_document(arm: ArmSummary) -> dict[str, object]:
         "num_failed": arm.num_failed,
         "num_interrupted": arm.num_interrupted,
         "num_warmup": arm.num_warmup,
+        "num_instrumented": arm.num_instrumented,
         "is_valid": arm.is_valid,
         "control": arm.control,
         "tokens": arm.tokens.model_dump(mode="json") if arm.tokens else None,
