@@ -148,6 +148,17 @@ LAYERS = (
         never=(*HEAVY, "runner.kernels", "runner.weights", "suite.oracle", "suite.worker"),
     ),
     Layer(
+        "span costs",
+        under("suite", "busy_time cost_tables idle_causes lane_pieces span_costs"),
+        libraries=("numpy",),
+        own=(
+            *("runner.measure", "runner.spans", "suite.busy_time", "suite.errors", "suite.idle_causes"),
+            *("suite.lane_pieces", "suite.metrics", "suite.span_costs"),
+        ),
+        never=(*HEAVY, *MACHINERY, "runner.device", "suite.store", "suite.worker", "suite.oracle"),
+        banned=("os", "pathlib", "io", "time", "datetime", "shutil", "tempfile", "glob", "subprocess"),
+    ),
+    Layer(
         "supplied rows",
         ("suite/supplied.py",),
         libraries=("numpy", "torch"),
