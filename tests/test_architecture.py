@@ -184,7 +184,9 @@ LAYERS = (
     ),
     Layer(
         "report",
-        under("suite/report", "answer chart data figures page samples span_tables tables wording"),
+        under(
+            "suite/report", "answer chart data figures page samples span_figures span_tables tables wording"
+        ),
         libraries=("numpy", "pandas", "plotly", "jinja2", "markupsafe"),
         own=(
             *("runner.core", "runner.measure", "runner.spans", "suite.record", "suite.metrics"),

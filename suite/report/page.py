@@ -15,7 +15,7 @@ import plotly
 import plotly.offline
 from markupsafe import Markup
 
-from suite.report import chart, figures, span_tables, tables
+from suite.report import chart, figures, span_figures, span_tables, tables
 from suite.report.answer import answer
 from suite.report.chart import Chart
 from suite.report.data import ReportData, ScenarioData, Series
@@ -153,7 +153,10 @@ def _section(scenario: ScenarioData, max_points: int) -> Section:
 
 
 def _detail(one: Series, max_points: int) -> Detail:
-    charts = (figures.step_times(one), figures.batch_over_time(one, max_points), figures.uploads(one))
+    charts = (
+        *(figures.step_times(one), figures.batch_over_time(one, max_points), figures.uploads(one)),
+        span_figures.spans(one),
+    )
     return Detail(
         one.label,
         charts,

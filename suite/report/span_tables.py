@@ -22,7 +22,7 @@ def spans(one: Series) -> Table:
         *("Steps", "Lane", "Span", "µs a step", "Share", "Serial", "Overlapped", "Idle-causing"),
         *("One span, median", "One span, p95"),
     )
-    tables, reason = _tables(one)
+    tables, reason = tables_of(one)
     if tables is None:
         return Table(_SPANS, columns, (), reason=undefined(reason))
     rows = tuple(_span_row(row) for row in tables.spans)
@@ -40,7 +40,7 @@ def idle(one: Series) -> Table:
         "Because of",
         "Unattributed",
     )
-    tables, reason = _tables(one)
+    tables, reason = tables_of(one)
     if tables is None:
         return Table(_IDLE, columns, (), reason=undefined(reason))
     note = (
@@ -64,7 +64,8 @@ def instruments(data: ReportData) -> Table:
     )
 
 
-def _tables(one: Series) -> tuple[CostTables | None, str]:
+def tables_of(one: Series) -> tuple[CostTables | None, str]:
+    """The tables of an arm's instrumented run, or None and why there are none."""
     if one.costs is None:
         return None, _NO_RUN
     return one.costs.tables, one.costs.reason or ""
