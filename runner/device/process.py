@@ -27,6 +27,7 @@ from runner.device.report import ReportRing, SpanRing
 from runner.device.shared import SharedArena
 from runner.models import ModelSpec
 from runner.spans import Level, Span, records_device
+from runner.sync_check import SyncFinding
 
 _CHILD = "runner.device.process_child"
 _START_TIMEOUT_S = 300.0
@@ -78,10 +79,17 @@ class ProcessDevice(Device):
         self._check()
         return self._spans.read(step_id, names) if records_device(self.level) else ()
 
+    def sync_findings(self) -> Sequence[SyncFinding]:
+        self._check()
+        if self.sync_check == "off":
+            return ()
+        self._send((None, None))
+        return [SyncFinding(*found) for found in self._expect("findings", _WAIT_TIMEOUT_S)]
+
     def reset(self, level: Level = "off") -> None:
         self._check()
         self.level = level
-        self._send((None, level))
+        self._send((None, (level, self.sync_check)))
         self._expect("reset", _WAIT_TIMEOUT_S)
         self._events.fill(-1)
         poison_host(self.host)

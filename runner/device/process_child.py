@@ -86,8 +86,10 @@ class _Server:
         """Execute messages until the parent's end closes (EOFError)."""
         while True:
             step_id, content = self._receive()
-            if step_id is None:
-                self._runner.reset(content)
+            if step_id is None and content is None:
+                self._connection.send(("findings", *map(tuple, self._runner.sync_findings)))
+            elif step_id is None:
+                self._runner.reset(*content)
                 self._connection.send(("reset",))
             else:
                 # One thread runs the list in order, so a stream's Wait is met when it is reached.
@@ -95,7 +97,7 @@ class _Server:
                     self._runner.run(step_id, command)
 
     def _receive(self) -> tuple[int | None, Any]:
-        """A step and its commands, or None and the level of a reset."""
+        """A step and its commands; None and what a reset is told; or twice None: what the check has found."""
         deadline = time.perf_counter() + self._spin_s
         while self._submitted[0] == self._num_received and time.perf_counter() < deadline:
             pass
