@@ -149,7 +149,7 @@ LAYERS = (
     ),
     Layer(
         "span costs",
-        under("suite", "busy_time cost_tables idle_causes lane_pieces span_costs"),
+        under("suite", "busy_time cost_tables idle_causes lane_pieces span_costs steady"),
         libraries=("numpy",),
         own=(
             *("runner.measure", "runner.spans", "suite.busy_time", "suite.errors", "suite.idle_causes"),
