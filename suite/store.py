@@ -37,6 +37,7 @@ RUNS = "runs.jsonl"
 SUMMARY = "summary.json"
 SUMMARY_TABLE = "summary.csv"
 REPORT = "report.html"
+MICRO = "micro.json"
 STEPS = "steps"
 REQUESTS = "requests"
 
@@ -143,6 +144,14 @@ class RunFolder:
     def write_summary(self, summary: Mapping[str, object], table_csv: str) -> None:
         _replace(self.path / SUMMARY, to_json(summary, indent=2) + b"\n")
         _replace(self.path / SUMMARY_TABLE, table_csv.encode("utf-8", "backslashreplace"))
+
+    def write_micro(self, findings: Mapping[str, object]) -> Path:
+        """Micro-benchmarks and ceilings; the folder is made where there is none."""
+        path = self.path / MICRO
+        with _refusals(path):
+            self.path.mkdir(parents=True, exist_ok=True)
+        _replace(path, to_json(findings, indent=2) + b"\n")
+        return path
 
     def write_report(self, page: str) -> Path:
         path = self.path / REPORT

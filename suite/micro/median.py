@@ -18,12 +18,13 @@ METHOD = (
 
 
 class Estimate(NamedTuple):
-    """`low` and `high` are None where there are too few samples; `reason` says so."""
+    """`low` and `high` are None where there are too few samples; `reason` says so. `least`: the smallest."""
 
     value: float
     low: float | None
     high: float | None
     n: int
+    least: float
     reason: str | None = None
 
 
@@ -33,8 +34,8 @@ def estimate(samples: Sequence[float]) -> Estimate:
     middle = float(median(ordered))
     rank = _rank(n)
     if rank is None:
-        return Estimate(middle, None, None, n, f"{n} samples; an interval needs {FEWEST}")
-    return Estimate(middle, float(ordered[rank - 1]), float(ordered[n - rank]), n)
+        return Estimate(middle, None, None, n, float(ordered[0]), f"{n} samples; an interval needs {FEWEST}")
+    return Estimate(middle, float(ordered[rank - 1]), float(ordered[n - rank]), n, float(ordered[0]))
 
 
 def _rank(n: int) -> int | None:

@@ -84,12 +84,17 @@ class EventTimer:
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How long to measure: samples until `budget_ns` is spent, within the limits on their number."""
+    """How long to measure: samples until `budget_ns` is spent, within the limits on their number.
+
+    Once `limit_ns` is spent, `fewest_samples` will do: calls of seconds are rare, and so are their surprises.
+    """
 
     min_sample_ns: int = 1_000_000
     min_samples: int = 7
     max_samples: int = 41
+    fewest_samples: int = 3
     budget_ns: int = 60_000_000
+    limit_ns: int = 1_000_000_000
     max_calls: int = 1 << 20
 
 
@@ -123,37 +128,42 @@ class _Rotation:
 
 
 def measure(timer: SampleTimer, calls: Sequence[Call], effort: Effort = DEFAULT_EFFORT) -> Timing:
-    """Time calls that do the same to different memory; one more or less full turn of them warms up."""
+    """Time calls that do the same to different memory; a full turn of them, if cheap, warms up."""
     rotation = _Rotation(calls)
-    first = timer.time(rotation.take(1))  # what only a first call does
-    warm_up = timer.time(rotation.take(min(len(calls), _affordable(first, effort))))
-    count, spent_ns = _calibrate(timer, rotation, effort)
+    first_ns = timer.time(rotation.take(1)).elapsed_ns  # with what only a first call does
+    affordable = int(effort.budget_ns / 4 / max(1.0, first_ns))
+    if affordable:
+        timer.time(rotation.take(min(len(calls), affordable)))
+    count = (
+        _calibrate(timer, rotation, effort) if first_ns < max(effort.budget_ns, effort.min_sample_ns) else 1
+    )
     samples: list[Sample] = []
-    spent_ns += warm_up.elapsed_ns
-    while len(samples) < effort.max_samples:
-        if len(samples) >= effort.min_samples and spent_ns >= effort.budget_ns:
-            break
+    spent_ns = 0.0
+    while not _is_enough(len(samples), spent_ns, effort):
         sample = timer.time(rotation.take(count))
         spent_ns += max(sample.elapsed_ns, sample.enqueue_ns or 0)
         samples.append(sample)
     return _timing(samples, count)
 
 
-def _affordable(first: Sample, effort: Effort) -> int:
-    """Calls of a warm-up that takes no more than a quarter of the budget."""
-    return max(1, int(effort.budget_ns / 4 / max(1.0, first.elapsed_ns)))
+def _is_enough(num_samples: int, spent_ns: float, effort: Effort) -> bool:
+    if spent_ns >= effort.limit_ns:
+        return num_samples >= effort.fewest_samples
+    if spent_ns >= effort.budget_ns:
+        return num_samples >= effort.min_samples
+    return num_samples >= effort.max_samples
 
 
-def _calibrate(timer: SampleTimer, rotation: _Rotation, effort: Effort) -> tuple[int, float]:
-    """Calls for a sample of the least length, and what finding that out took."""
-    count, spent_ns = 1, 0.0
-    while True:
+def _calibrate(timer: SampleTimer, rotation: _Rotation, effort: Effort) -> int:
+    """Calls for a sample of the least length."""
+    count = 1
+    while count < effort.max_calls:
         elapsed_ns = timer.time(rotation.take(count)).elapsed_ns
-        spent_ns += elapsed_ns
-        if elapsed_ns >= effort.min_sample_ns or count >= effort.max_calls:
-            return count, spent_ns
+        if elapsed_ns >= effort.min_sample_ns:
+            break
         growth = _HEADROOM * effort.min_sample_ns / max(1.0, elapsed_ns)
-        count = min(effort.max_calls, max(count + 1, int(count * min(growth, _MAX_GROWTH)) + 1))
+        count = min(effort.max_calls, int(count * min(growth, _MAX_GROWTH)) + 1)
+    return count
 
 
 def _timing(samples: Sequence[Sample], count: int) -> Timing:

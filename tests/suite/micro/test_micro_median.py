@@ -19,7 +19,7 @@ def test_known_ranks() -> None:
 @pytest.mark.parametrize("n", [1, 2, 5])
 def test_too_few_samples_give_a_median_and_a_reason(n: int) -> None:
     found = estimate([3.0] * n)
-    assert (found.value, found.low, found.high, found.n) == (3.0, None, None, n)
+    assert (found.value, found.low, found.high, found.n, found.least) == (3.0, None, None, n, 3.0)
     assert found.reason == f"{n} samples; an interval needs 6"
 
 
