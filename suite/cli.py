@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from enum import StrEnum
 from io import TextIOWrapper
 from pathlib import Path
@@ -34,6 +35,13 @@ class Kind(StrEnum):
     ARMS = "arms"
     DEVICES = "devices"
     METRICS = "metrics"
+
+
+class Instrument(StrEnum):
+    OFF = "off"
+    NVTX = "nvtx"
+    HOST = "host"
+    EVENTS = "events"
 
 
 class Commands(typer.core.TyperGroup):
@@ -117,6 +125,12 @@ def run(
     is_dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and show what would be run.")] = False,
     seed: Seed = None,
     is_json: Json = False,
+    instrument: Annotated[
+        Instrument,
+        typer.Option(
+            "--instrument", help="Of one more run of every arm, which enters no verdict; off: no such run."
+        ),
+    ] = Instrument.EVENTS,
     label: Annotated[
         str | None, typer.Option("--label", help="A name in the folder's name.", metavar="TEXT")
     ] = None,
@@ -128,7 +142,7 @@ def run(
     """
     from suite import commands
 
-    options = _options(device, arms, rounds, overrides, seed)
+    options = replace(_options(device, arms, rounds, overrides, seed), instrument=instrument.value)
     if not output_dir:
         raise SuiteError("--output-dir '': it is empty; name a folder")
     code = commands.run(paths, options, Path(output_dir), label, is_dry_run, _screen(is_json))

@@ -170,6 +170,8 @@ class Experiment:
             round=run.round,
             is_warmup=run.is_warmup,
             rotation=run.rotation,
+            instrument=run.instrument,
+            repeats=dict(run.repeats),
         )
         begin = time.monotonic()
         try:
@@ -229,6 +231,8 @@ class Experiment:
             num_requests=planned.num_requests,
             is_control=not named_arm(run.arm).is_right,
             rotation=run.rotation,
+            instrument=run.instrument,
+            repeats=run.repeats,
         )
 
     def _add(self, planned: PlannedCase, record: RunRecord) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 from runner.core import usable_cores
 from runner.device.base import DEVICE_KINDS, cuda_is_usable
+from runner.spans import Level
 from suite.arms import named_arm, twice, why_not
 from suite.errors import SuiteError
 from suite.scenario import Case, Scenario, expand, load_scenario, missing_requirements
@@ -30,13 +32,17 @@ MAX_ROUNDS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line says over every scenario; None leaves it to the scenario."""
+    """What the command line says over every scenario; None leaves it to the scenario.
+
+    `instrument`: of one more run of every arm, whose times enter no verdict; with "off" there is none.
+    """
 
     device: str = AUTO
     arms: tuple[str, ...] | None = None
     rounds: int | None = None
     overrides: tuple[str, ...] = ()
     seed: int | None = None
+    instrument: Level = "off"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +52,8 @@ class PlannedRun:
     round: int
     is_warmup: bool
     rotation: int | None = None
+    instrument: Level = "off"
+    repeats: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +71,7 @@ class PlannedCase:
     num_requests: int
     notes: tuple[str, ...]
     num_rotations: int = 0
+    instrument: Level = "off"
 
     @property
     def seed(self) -> int:
@@ -78,22 +87,29 @@ class PlannedCase:
         return name if label == name else f"{name} [{label}]"
 
     def runs(self) -> list[PlannedRun]:
-        """Warm-up rounds, then the rounds that count; each runs every arm once, in a seeded order.
+        """Warm-up rounds, those that count, one with instruments; each runs every arm, in a seeded order.
 
         Of a token check: the rotations of one arm after the other.
         """
         if self.num_rotations:
             return [self._rotation(arm, by) for arm in self.arms for by in range(self.num_rotations)]
-        warmups = [self._round(number, is_warmup=True) for number in range(self.warmup_rounds)]
-        rounds = [self._round(number, is_warmup=False) for number in range(self.rounds)]
-        return [run for one_round in (*warmups, *rounds) for run in one_round]
+        warmups = [self._round("w", number) for number in range(self.warmup_rounds)]
+        rounds = [self._round("r", number) for number in range(self.rounds)]
+        instrumented = [] if self.instrument == "off" else [self._round("i", 0)]
+        return [run for one_round in (*warmups, *rounds, *instrumented) for run in one_round]
 
-    def _round(self, number: int, is_warmup: bool) -> list[PlannedRun]:
-        letter = "w" if is_warmup else "r"
+    def _round(self, letter: Literal["w", "r", "i"], number: int) -> list[PlannedRun]:
+        instrument: Level = self.instrument if letter == "i" else "off"
         order = list(self.arms)
         random.Random(f"{self.seed}:{self.case.case_id}:{letter}{number}").shuffle(order)
         return [
-            PlannedRun(f"{self._stem}-{safe_name(arm)}-{letter}{number}", arm, number, is_warmup)
+            PlannedRun(
+                f"{self._stem}-{safe_name(arm)}-{letter}{number}",
+                arm,
+                number,
+                is_warmup=letter == "w",
+                instrument=instrument,
+            )
             for arm in order
         ]
 
@@ -133,6 +149,7 @@ class Plan:
                 "arms": list(self.options.arms) if self.options.arms else None,
                 "rounds": self.options.rounds,
                 "seed": self.options.seed,
+                "instrument": self.options.instrument,
                 "set": list(self.options.overrides),
             },
             "scenarios": [_resolved(scenario, self.options) for scenario in self.scenarios],
@@ -176,7 +193,13 @@ def make_plan(paths: Sequence[Path], options: Options) -> Plan:
 def for_check(plan: Plan) -> Plan:
     """The plan with every arm run once in each rotation of a token case, for some orders hide a bug."""
     cases = tuple(
-        replace(case, rounds=1, warmup_rounds=0, num_rotations=min(MAX_REQUESTS, case.num_requests))
+        replace(
+            case,
+            rounds=1,
+            warmup_rounds=0,
+            num_rotations=min(MAX_REQUESTS, case.num_requests),
+            instrument="off",
+        )
         for case in plan.cases
     )
     return replace(plan, cases=cases)
@@ -287,6 +310,7 @@ def _plan_case(case: Case, options: Options) -> PlannedCase:
         workload_hash=workload.hash,
         num_requests=len(workload.requests),
         notes=workload.notes,
+        instrument=options.instrument,
     )
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
+from runner.spans import Level
 from suite.environment import DeviceFacts
 from suite.record import Failure, RunRecord
 
@@ -48,6 +49,7 @@ class RunArm(_Message):
     """Run one arm once. Answered by any number of Progress, then Finished or StorageFailed.
 
     With a `rotation` it serves the token case (suite/token_case.py), so many requests of it moved to the end.
+    `repeats`: span -> how often its commands are run (runner.commands.is_repeatable).
     """
 
     type: Literal["run"] = "run"
@@ -56,6 +58,8 @@ class RunArm(_Message):
     round: int
     is_warmup: bool
     rotation: int | None = None
+    instrument: Level = "off"
+    repeats: dict[str, int] = {}
 
 
 class Close(_Message):

@@ -13,6 +13,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from runner.spans import Level
+
 SCHEMA_VERSION = 1
 
 
@@ -105,6 +107,14 @@ class RunRecord(_Frozen):
     is_control: bool = False  # a negative control: its arm is wrong by design
     rotation: int | None = None  # of a token check: by how many requests the order was rotated
     predicts_wrong: bool | None = None  # of a control: whether its flags predict wrong tokens; None: unknown
+    instrument: Level = "off"  # what recorded its spans; above off its times enter no verdict
+    repeats: Mapping[str, int] = {}  # of an amplified run: span -> how often its commands were run
+    clock_uncertainty_ns: int | None = None  # of device times on the host's clock; None: no spans of it
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether its times may enter a statistic: no warm-up, no instrument, nothing amplified."""
+        return not self.is_warmup and self.instrument == "off" and not self.repeats
 
 
 @dataclass(frozen=True, slots=True)

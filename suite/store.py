@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from pydantic import ValidationError
 
 from runner.measure import StepRecord
+from runner.spans import Span
 from suite.checks import Finding
 from suite.errors import SuiteError
 from suite.record import SCHEMA_VERSION, RequestRecord, RunRecord, Status
@@ -40,6 +41,7 @@ REPORT = "report.html"
 MICRO = "micro.json"
 STEPS = "steps"
 REQUESTS = "requests"
+SPANS = "spans"
 
 _MAX_NAME = 48
 _PLAIN_NAME = re.compile(r"[a-z0-9](?:[a-z0-9_-]*[a-z0-9])?")
@@ -68,6 +70,7 @@ _LATENCIES = ("ttft_ms", "tpot_ms", "e2e_ms", "queue_delay_ms", "send_delay_ms",
 _CONSTRUCTION_ERRORS = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, AssertionError)
 _UNDEFINED = "undefined"  # "tpot_ms: one output token"; empty where every latency is defined
 
+_SPAN_NULLABLE = ("start_ns", "end_ns", "reason")
 _MAY_BE_NULL = (*_REQUEST_NULLABLE, *_REQUEST_FLOATS, *_LATENCIES, "error", _UNDEFINED)
 
 
@@ -107,6 +110,7 @@ class RunFolder:
             path = _make_new(parent, name)
             (path / STEPS).mkdir()
             (path / REQUESTS).mkdir()
+            (path / SPANS).mkdir()
         return cls(path)
 
     def write_config(self, config: Mapping[str, object]) -> None:
@@ -140,6 +144,9 @@ class RunFolder:
 
     def write_requests(self, run_id: str, requests: Sequence[RequestRecord]) -> None:
         _replace_table(self.path / REQUESTS / f"{run_id}.parquet", _request_table(requests))
+
+    def write_spans(self, run_id: str, spans: Sequence[Span]) -> None:
+        _replace_table(self.path / SPANS / f"{run_id}.parquet", _span_table(spans))
 
     def write_summary(self, summary: Mapping[str, object], table_csv: str) -> None:
         _replace(self.path / SUMMARY, to_json(summary, indent=2) + b"\n")
@@ -255,6 +262,21 @@ def _step_table(steps: Sequence[StepRecord]) -> pa.Table:
     return pa.table(columns, schema=schema)
 
 
+def _span_schema() -> pa.Schema:
+    import pyarrow as pa
+
+    text, number = pa.string(), pa.int64()
+    types = {"step_id": number, "start_ns": number, "end_ns": number}
+    return pa.schema([(name, types.get(name, text)) for name in Span._fields])
+
+
+def _span_table(spans: Sequence[Span]) -> pa.Table:
+    import pyarrow as pa
+
+    columns = {name: [getattr(span, name) for span in spans] for name in Span._fields}
+    return pa.table(columns, schema=_span_schema())
+
+
 def _request_schema() -> pa.Schema:
     import pyarrow as pa
 
@@ -327,6 +349,11 @@ class LoadedRun:
     def requests(self, run_id: str) -> pd.DataFrame:
         """A row a request, by column of RequestRecord and its latencies; no rows where none."""
         return _read_table(self.path / REQUESTS / f"{run_id}.parquet", _request_schema())
+
+    def spans(self, run_id: str) -> list[Span]:
+        """The spans of a run, in no order; none where no instrument recorded any."""
+        table = _read_columns(self.path / SPANS / f"{run_id}.parquet", _span_schema(), _SPAN_NULLABLE)
+        return [Span(**row) for row in table.to_pylist()]
 
     def step_records(self, run_id: str) -> list[StepRecord]:
         """The steps as they were recorded."""
@@ -497,6 +524,18 @@ def _refuse_constant(name: str) -> float:
 
 def _read_table(path: Path, schema: pa.Schema) -> pd.DataFrame:
     import pandas as pd
+
+    table = _read_columns(path, schema, _MAY_BE_NULL)
+    # Without this option a column of whole numbers with a null would come back as floats.
+    frame: pd.DataFrame = table.to_pandas(integer_object_nulls=True)
+    for name in _REQUEST_NULLABLE:
+        if name in frame:
+            frame[name] = pd.array(frame[name].tolist(), dtype="Int64")
+    return frame
+
+
+def _read_columns(path: Path, schema: pa.Schema, may_be_null: Sequence[str]) -> pa.Table:
+    """The table of a file, every column of the schema in it; an empty one where there is no file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -510,13 +549,8 @@ def _read_table(path: Path, schema: pa.Schema) -> pd.DataFrame:
         raise SuiteError(
             f"{path} has no column {', '.join(missing)}: another version wrote it; read it with that version"
         )
-    _check_columns(path, table, schema)
-    # Without this option a column of whole numbers with a null would come back as floats.
-    frame: pd.DataFrame = table.to_pandas(integer_object_nulls=True)
-    for name in _REQUEST_NULLABLE:
-        if name in frame:
-            frame[name] = pd.array(frame[name].tolist(), dtype="Int64")
-    return frame
+    _check_columns(path, table, schema, may_be_null)
+    return table
 
 
 def _with_later_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -530,12 +564,12 @@ def _with_later_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
     return table
 
 
-def _check_columns(path: Path, table: pa.Table, schema: pa.Schema) -> None:
+def _check_columns(path: Path, table: pa.Table, schema: pa.Schema, may_be_null: Sequence[str]) -> None:
     for name in schema.names:
         column = table.column(name)
         if column.type != schema.field(name).type:
             raise SuiteError(f"{path}: the column {name} holds {column.type}, not {schema.field(name).type}")
-        if column.null_count and name not in _MAY_BE_NULL:
+        if column.null_count and name not in may_be_null:
             raise SuiteError(f"{path}: the column {name} has no value in {column.null_count} rows")
 
 

@@ -1,6 +1,6 @@
 """From the runs of an experiment to what summary.json and summary.csv hold: pure functions.
 
-Warm-up, failed and interrupted runs never enter a statistic; they are counted.
+Warm-up, instrumented, failed and interrupted runs never enter a statistic; they are counted.
 """
 
 from __future__ import annotations
@@ -52,6 +52,19 @@ class MetricSummary:
 
 
 @dataclass(frozen=True, slots=True)
+class InstrumentSummary:
+    """What an arm's instrument did to its speed: output throughput with it over the median without.
+
+    One run each way tells little: the ratio is shown beside the cost of a span, not in place of it.
+    """
+
+    level: str
+    num_runs: int
+    throughput_ratio: float | None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ArmSummary:
     """One arm of one case over its measured rounds. `tokens` adds up every run's verdict.
 
@@ -72,6 +85,7 @@ class ArmSummary:
     findings: tuple[Finding, ...]
     control: str | None = None
     logprobs: LogprobVerdict | None = None
+    instrument: InstrumentSummary | None = None
 
     @property
     def has_no_speed(self) -> bool:
@@ -92,7 +106,7 @@ def summarise(runs: Sequence[RunRecord], findings: Sequence[Finding]) -> tuple[A
 
 
 def _summarise_arm(runs: Sequence[RunRecord], findings: Sequence[Finding]) -> ArmSummary:
-    measured = [run for run in runs if run.status is Status.COMPLETED and not run.is_warmup]
+    measured = [run for run in runs if run.status is Status.COMPLETED and run.is_measured]
     run_ids = {run.run_id for run in runs}
     names = dict.fromkeys(name for run in measured for name in run.metrics)
     return ArmSummary(
@@ -105,6 +119,7 @@ def _summarise_arm(runs: Sequence[RunRecord], findings: Sequence[Finding]) -> Ar
         num_failed=sum(run.status is Status.FAILED for run in runs),
         num_interrupted=sum(run.status is Status.INTERRUPTED for run in runs),
         num_warmup=sum(run.is_warmup for run in runs),
+        instrument=_instrument([run for run in runs if run.instrument != "off"], measured),
         tokens=add_tokens(run.tokens for run in runs),
         metrics={
             name: _over_rounds([run.metrics[name] for run in measured if name in run.metrics])
@@ -114,6 +129,23 @@ def _summarise_arm(runs: Sequence[RunRecord], findings: Sequence[Finding]) -> Ar
         control=control_verdict(runs),
         logprobs=add_logprobs(run.logprobs for run in runs),
     )
+
+
+def _instrument(instrumented: Sequence[RunRecord], measured: Sequence[RunRecord]) -> InstrumentSummary | None:
+    if not instrumented:
+        return None
+    level, count = instrumented[0].instrument, len(instrumented)
+    on, off = _throughputs(instrumented), _throughputs(measured)
+    if not on or not off:
+        which = "without" if on else "with"
+        return InstrumentSummary(level, count, None, f"no run {which} instruments has a throughput")
+    return InstrumentSummary(level, count, statistics.median(on) / statistics.median(off))
+
+
+def _throughputs(runs: Sequence[RunRecord]) -> list[float]:
+    completed = [run for run in runs if run.status is Status.COMPLETED]
+    metrics = [run.metrics["output_throughput"] for run in completed if "output_throughput" in run.metrics]
+    return [metric.value for metric in metrics if metric.value]
 
 
 def _over_rounds(metrics: Sequence[Metric]) -> MetricSummary:
@@ -188,6 +220,7 @@ def _arm_document(arm: ArmSummary) -> dict[str, object]:
         "num_failed": arm.num_failed,
         "num_interrupted": arm.num_interrupted,
         "num_warmup": arm.num_warmup,
+        "instrument": asdict(arm.instrument) if arm.instrument else None,
         "is_valid": arm.is_valid,
         "control": arm.control,
         "tokens": arm.tokens.model_dump(mode="json") if arm.tokens else None,

@@ -24,7 +24,8 @@ from runner.core import DeviceError, FinishReason, Request, RequestState, Runner
 from runner.device.base import Device, open_device
 from runner.engine import Engine
 from runner.inputs.arms import Arm
-from runner.measure import Recorder, StepRecord, Timeline, now_ns
+from runner.measure import Instrument, Recorder, StepRecord, Timeline, now_ns
+from runner.spans import Span, records_device
 from suite.arms import named_arm
 from suite.arrivals import ScheduledArrivals
 from suite.checks import cache_warnings
@@ -186,6 +187,7 @@ class _Outcome:
     states: Mapping[str, RequestState]
     timelines: Mapping[str, Timeline]
     steps: Sequence[StepRecord]
+    spans: Sequence[Span]
     decision: Decision | None
     failure: Failure | None
 
@@ -216,7 +218,7 @@ class CaseRunner:
         given = self._given(arm)
         if command.rotation is not None:
             given = rotated(choose(given), command.rotation)
-        outcome = self._measure(arm, given)
+        outcome = self._measure(arm, given, command)
         self._send(Progress(phase="check"))
         requests = self._requests(outcome, given)
         failure = outcome.failure or _nothing_completed(requests)
@@ -248,16 +250,23 @@ class CaseRunner:
             return None
         return predicts_wrong(self._case, arm, [item.request for item in given])
 
-    def _measure(self, arm: Arm, given: Sequence[WorkloadRequest]) -> _Outcome:
+    def _measure(self, arm: Arm, given: Sequence[WorkloadRequest], command: RunArm) -> _Outcome:
         """The timed part: nothing in it but the engine, and a word of progress now and then."""
-        recorder = Recorder()
+        recorder, instrument = Recorder(), Instrument(command.instrument)
         states: Mapping[str, RequestState] = {}
         failure, decision = None, None
         gc.collect()
         started_utc = utc_text(datetime.now(UTC))
         arrivals = ScheduledArrivals(given, self._opening.is_timed)
         try:
-            engine = Engine(self._case.model_spec, self._case.runner_config, self._device, arm)
+            engine = Engine(
+                self._case.model_spec,
+                self._case.runner_config,
+                self._device,
+                arm,
+                instrument,
+                command.repeats,
+            )
             recorder, states, decision = engine.recorder, engine.requests, engine.decision
             arrivals.start(_Reporter(recorder, len(given), self._send).poll)
             engine.run(arrivals)
@@ -271,6 +280,7 @@ class CaseRunner:
             states,
             recorder.timelines,
             recorder.steps,
+            instrument.spans,
             decision,
             failure,
         )
@@ -310,6 +320,8 @@ class CaseRunner:
             return
         folder = RunFolder(Path(self._opening.folder))
         folder.write_steps(run_id, outcome.steps)
+        if outcome.spans:
+            folder.write_spans(run_id, outcome.spans)
         folder.write_requests(run_id, requests)
 
     def _record(
@@ -346,6 +358,11 @@ class CaseRunner:
             num_requests=len(requests),
             is_control=not named_arm(command.arm).is_right,
             rotation=command.rotation,
+            instrument=command.instrument,
+            repeats=command.repeats,
+            clock_uncertainty_ns=(
+                self._device.clock_uncertainty_ns if records_device(command.instrument) else None
+            ),
             scheduling=outcome.decision.scheduling if outcome.decision else None,
             scheduling_reason=outcome.decision.reason if outcome.decision else None,
         )

@@ -54,11 +54,14 @@ def module_of(file: str) -> str:
 PLANNING_FILES = under(
     "runner",
     "core models config block_hashes blocks prefix_cache encoder_slots resident_rows admission scheduler "
-    "commands measure slot_state",
+    "commands measure slot_state spans",
 )
-PLANNING = modules(PLANNING_FILES)
+PLANNING = (*modules(PLANNING_FILES), "runner.ranges")
 # What the suite may know of a runner: its nouns and settings, never how it plans or computes.
-FACTS = ("runner.core", "runner.models", "runner.config", "runner.measure", "runner.inputs.arms")
+FACTS = (
+    *("runner.core", "runner.models", "runner.config", "runner.measure", "runner.spans"),
+    "runner.inputs.arms",
+)
 HEAVY = ("torch", "transformers")
 # The modules of suite/micro that run in the process that measures.
 MEASURING = "ceiling_probes child hashing instrument machine pool transfers"
@@ -66,6 +69,7 @@ MACHINERY = ("runner.engine", "runner.executor", "runner.scheduler", "runner.ker
 
 LAYERS = (
     Layer("planning", PLANNING_FILES, own=PLANNING, loads=(), never=("suite",)),
+    Layer("ranges", ("runner/ranges.py",), libraries=("nvtx",), loads=(), never=("suite",)),
     Layer(
         "inputs",
         under("runner/inputs", "arms batch compile rope_positions routes staging supplied"),
@@ -203,7 +207,7 @@ LAYERS = (
         under("suite/report", "answer chart data figures page samples tables wording"),
         libraries=("numpy", "pandas", "plotly", "jinja2", "markupsafe"),
         own=(
-            *("runner.core", "runner.measure", "suite.record", "suite.metrics"),
+            *("runner.core", "runner.measure", "runner.spans", "suite.record", "suite.metrics"),
             *("suite.checks", "suite.control", "suite.summary", "suite.report"),
         ),
         never=(*HEAVY, *MACHINERY, "runner.device", "suite.store", "suite.worker", "suite.oracle"),

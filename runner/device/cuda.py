@@ -199,7 +199,8 @@ class CudaDevice(Device):
 
     def _mark(self, stream: Any) -> Any:
         """A timing event recorded on the stream; nobody will ever wait for it."""
-        event = self._timers.pop() if self._timers else self._new_event()
+        make: Callable[..., Any] = torch.cuda.Event
+        event = self._timers.pop() if self._timers else make(enable_timing=True)
         event.record(stream)
         return event
 

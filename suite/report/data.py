@@ -204,7 +204,8 @@ def run_label(record: RunRecord) -> str:
 
 def round_label(record: RunRecord) -> str:
     """Rounds as people count them, from 1, as on the terminal."""
-    return f"{'warm-up ' if record.is_warmup else ''}round {record.round + 1}"
+    kind = "warm-up " if record.is_warmup else "" if record.is_measured else "instrumented "
+    return f"{kind}round {record.round + 1}"
 
 
 def _scenario(
@@ -245,7 +246,7 @@ def _series(
     records: Sequence[RunRecord], label: str, findings: Sequence[Finding], loaded: LoadedRun
 ) -> Series:
     run_ids = {record.run_id for record in records}
-    measured = [r for r in records if r.status is Status.COMPLETED and not r.is_warmup]
+    measured = [r for r in records if r.status is Status.COMPLETED and r.is_measured]
     measured.sort(key=lambda record: record.round)
     return Series(
         scenario=records[0].scenario,

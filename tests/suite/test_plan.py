@@ -106,6 +106,21 @@ def test_run_ids_are_file_names_and_differ(write):
     assert all(Path(name).name == name and name.isascii() for name in ids)
 
 
+def test_one_more_round_has_instruments_unless_they_are_off_and_comes_last(write):
+    file = write("a.yaml", extra="rounds: 2\nwarmup_rounds: 1\n")
+    for level in ("nvtx", "events"):
+        case = make_plan([file], Options(arms=("ids", "refresh"), instrument=level)).cases[0]
+        runs = case.runs()
+        assert [run.instrument for run in runs] == ["off"] * 6 + [level] * 2
+        assert {run.arm for run in runs[-2:]} == {"ids", "refresh"}
+        assert len({run.run_id for run in runs}) == 8
+        assert not any(run.is_warmup for run in runs[2:])
+    off = make_plan([file], Options(instrument="off"))
+    assert {run.instrument for run in off.cases[0].runs()} == {"off"}
+    checked = for_check(make_plan([file], Options(instrument="events")))
+    assert {run.instrument for run in checked.cases[0].runs()} == {"off"}
+
+
 def test_a_check_runs_every_arm_in_every_rotation_of_at_most_eight_requests(write):
     for num_requests, num_rotations in ((2, 2), (30, 8)):
         options = Options(overrides=(f"traffic.num_requests={num_requests}",), arms=("ids", "refresh"))

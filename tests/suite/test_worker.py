@@ -28,6 +28,7 @@ from runner.core import (
     TokenLogprobs,
 )
 from runner.measure import Recorder, Timeline, now_ns
+from runner.spans import Span
 from suite import worker as worker_module
 from suite.arrivals import ScheduledArrivals
 from suite.plan import Options, make_plan
@@ -67,8 +68,12 @@ class FakeEngine:
     arms_seen: ClassVar[list[str]] = []
     prompts_seen: ClassVar[list[Prompt]] = []
     names_seen: ClassVar[list[str]] = []
+    repeats_seen: ClassVar[list[Mapping[str, int]]] = []
 
-    def __init__(self, model, config, device, arm):
+    def __init__(self, model, config, device, arm, instrument, repeats):
+        FakeEngine.repeats_seen.append(repeats)
+        if instrument.level != "off":
+            instrument.spans.append(Span(0, "schedule", "host", 1, 2))
         if self.fails_in_making:
             raise DeviceError("the device is gone", traceback_text="Traceback: reset")
         FakeEngine.arms_seen.append(arm.name)
@@ -116,6 +121,7 @@ class FakeEngine:
 
 
 class FakeDevice:
+    clock_uncertainty_ns = 7
     info = DeviceInfo(kind="inline", name="fake", num_threads=1, torch_version="0")
     num_closed = 0
 
@@ -180,6 +186,7 @@ def run(case, folder, monkeypatch):
     monkeypatch.setattr(FakeEngine, "arms_seen", [])
     monkeypatch.setattr(FakeEngine, "prompts_seen", [])
     monkeypatch.setattr(FakeEngine, "names_seen", [])
+    monkeypatch.setattr(FakeEngine, "repeats_seen", [])
     monkeypatch.setattr(FakeOracle, "wrong", ())
     monkeypatch.setattr(FakeOracle, "num_made", 0)
     monkeypatch.setattr(FakeDevice, "num_closed", 0)
@@ -193,11 +200,12 @@ def run(case, folder, monkeypatch):
         arm="sync-ids",
         of=case,
         rotation=None,
+        **asked,
     ):
         monkeypatch.setattr(FakeEngine, "script", script or {})
         commands = iter(
             [
-                RunArm(run_id=f"r{i}", arm=arm, round=i, is_warmup=False, rotation=rotation)
+                RunArm(run_id=f"r{i}", arm=arm, round=i, is_warmup=False, rotation=rotation, **asked)
                 for i in range(rounds)
             ]
             + [Close()]
@@ -232,6 +240,23 @@ def test_a_run_is_recorded_stored_and_its_tokens_checked(run, folder):
     assert [r.num_tokens_right for r in loaded.request_records("r0")] == [4, 4, 4]
     assert len(loaded.step_records("r0")) == 3
     assert FakeDevice.num_closed == 1
+
+
+def test_spans_are_stored_where_an_instrument_recorded_any_and_its_run_is_not_measured(run, folder):
+    (plain,) = finished(run())
+    assert (plain.record.instrument, plain.record.is_measured) == ("off", True)
+    assert plain.record.clock_uncertainty_ns is None
+    assert load_run(folder.path).spans("r0") == []
+    (reply,) = finished(run(instrument="events"))
+    assert (reply.record.instrument, reply.record.is_measured) == ("events", False)
+    assert reply.record.clock_uncertainty_ns == 7
+    assert load_run(folder.path).spans("r0") == [Span(0, "schedule", "host", 1, 2)]
+
+
+def test_a_run_with_repeated_commands_says_so_and_is_not_measured(run):
+    (reply,) = finished(run(repeats={"merge": 33}))
+    assert FakeEngine.repeats_seen == [{"merge": 33}]
+    assert (dict(reply.record.repeats), reply.record.is_measured) == ({"merge": 33}, False)
 
 
 def test_every_run_gets_a_fresh_engine_and_all_share_one_device_and_oracle(run):
