@@ -286,13 +286,15 @@ def _device_times(spans: Sequence[Span]) -> _Times:
 def _share(
     name: str, group: StepGroup, unit: str, work: Mapping[int, _Work], times: _Times, basis: str
 ) -> CeilingShare:
+    of_name = times.get(name, {})
     measured = [
-        (work[step_id], duration_ns)
-        for step_id, duration_ns in times.get(name, {}).items()
-        if duration_ns and step_id in work
+        (item, duration_ns)
+        for step_id, item in work.items()
+        if item.amount > 0 and (duration_ns := of_name.get(step_id))
     ]
     if not measured:
-        reason = _NO_TIMES if name in times else _NO_SPANS if not times else f"the run has no span {name}"
+        is_there = any(step_id in of_name for step_id in work)
+        reason = _NO_SPANS if not times else _NO_TIMES if is_there else f"these steps have no span {name}"
         return CeilingShare(name, group, unit, None, None, None, 0, basis, reason)
     amount = sum(item.amount for item, _ in measured)
     value = amount / sum(duration_ns for _, duration_ns in measured)

@@ -158,11 +158,11 @@ LAYERS = (
     ),
     Layer(
         "micro-benchmarks from outside",
-        under("suite/micro", "case catalogue median protocol session table timing"),
+        under("suite/micro", "case catalogue median protocol session span_cost table timing"),
         libraries=("pydantic",),
         own=(
-            *("runner.models", "suite.ceilings", "suite.ceiling_store", "suite.errors"),
-            *("suite.schema", "suite.report.wording", "suite.micro"),
+            *("runner.models", "runner.measure", "runner.spans", "suite.ceilings", "suite.ceiling_store"),
+            *("suite.errors", "suite.schema", "suite.report.wording", "suite.micro"),
         ),
         not_own=modules(under("suite/micro", MEASURING)),
         never=(*HEAVY, *MACHINERY, "runner.device", "suite.oracle", "suite.worker"),

@@ -44,6 +44,7 @@ def row_of(
     return Row(
         name=name,
         size=size,
+        best_ns=found.least,
         median_ns=found.value,
         low_ns=found.low,
         high_ns=found.high,

@@ -81,7 +81,7 @@ def groups_of(chosen: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class Row(BaseModel):
-    """One measurement, per call. `rate` is in `unit`: bytes moved, or operations, over the median.
+    """One measurement, per call. best_ns: the fastest sample. `rate` is in `unit`: work over the median.
 
     enqueue_ns: what the host took to queue a call, where it runs later; above about the median the device
     waited for the host, and `launch_bound` says so. memory: `cold` where the buffers are rotated over more
@@ -92,6 +92,7 @@ class Row(BaseModel):
 
     name: str
     size: str
+    best_ns: float
     median_ns: float
     low_ns: float | None
     high_ns: float | None

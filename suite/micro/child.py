@@ -114,13 +114,14 @@ def instrument_rows() -> Iterator[Row]:
         cost = span_cost_ns(level)
         for kind, found in (("host", cost.host), ("command", cost.command), ("read", cost.read)):
             if found.value or kind != "read":
-                yield _span_row(f"span.{kind}", f"level {level}", found)
+                yield _span_row(f"span.{kind}", level, found)
 
 
 def _span_row(name: str, size: str, found: Estimate) -> Row:
     return Row(
         name=name,
         size=size,
+        best_ns=found.least,
         median_ns=found.value,
         low_ns=found.low,
         high_ns=found.high,

@@ -1,12 +1,9 @@
-"""What one span costs the program it is in, level by level (torch behind the device's half).
-
-cost of the instrument = ns per span x spans per step / time of a step (`instrument_share`).
-"""
+"""Measures what one span costs the program it is in, level by level (torch behind the device's half)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -19,27 +16,13 @@ from runner.measure import Instrument
 from runner.models import TINY_QWEN3
 from runner.spans import Level, Span, records_device
 from suite.micro.median import Estimate, estimate
+from suite.micro.span_cost import SpanCost
 from suite.micro.timing import Call, HostTimer
-
-Kind = Literal["host", "command", "read"]
 
 _COMMANDS = 12  # of a step, about as many as one has
 _NUM_STEPS = 50  # a sample
 _WIRE = Merge("copy", 1).to_wire()
 _OUTPUT = Record(OUTPUT_READY, "output").to_wire()
-
-
-class SpanCost(NamedTuple):
-    """ns a span at one level, beyond what the same code takes at level `off`.
-
-    host: a phase of the host. command: a command of the device, where it runs. read: the host's part of a
-    command's span, once its step is retired; zero but at level `events`.
-    """
-
-    level: Level
-    host: Estimate
-    command: Estimate
-    read: Estimate
 
 
 def span_cost_ns(level: Level, num_samples: int = 31) -> SpanCost:
@@ -50,15 +33,6 @@ def span_cost_ns(level: Level, num_samples: int = 31) -> SpanCost:
         _difference(_commands, level, num_samples, _NUM_STEPS * _COMMANDS),
         _reads(level, num_samples),
     )
-
-
-def instrument_share(cost: SpanCost, host_spans: float, command_spans: float, step_ns: float) -> float:
-    """The share of a step that its spans take, were none of it hidden: host and device costs are added.
-
-    `host_spans`, `command_spans`: of one step. `step_ns`: its time without instrument.
-    """
-    spent_ns = cost.host.value * host_spans + (cost.command.value + cost.read.value) * command_spans
-    return spent_ns / step_ns
 
 
 def _difference(make: Callable[[Level], Call], level: Level, num_samples: int, spans: int) -> Estimate:

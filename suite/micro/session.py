@@ -10,18 +10,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from runner.models import ModelSpec, get_model
+from runner.spans import LEVELS, Level
 from suite.ceiling_store import fingerprint, load
 from suite.ceilings import Ceilings
 from suite.errors import SuiteError
 from suite.micro.catalogue import CEILINGS, Row
+from suite.micro.median import Estimate
 from suite.micro.protocol import Message, Order
+from suite.micro.span_cost import SpanCost
 
 # -P: a file of the user's named like one of our packages must not be imported in its place.
 COMMAND = (sys.executable, "-P", "-c", "from suite.micro.child import main; main()")
@@ -29,6 +32,8 @@ COMMAND = (sys.executable, "-P", "-c", "from suite.micro.child import main; main
 _IDLE_LIMIT_S = 600.0  # no single measurement takes as long, and no model of ours to build
 _END_LIMIT_S = 15.0
 _TAIL_BYTES = 2000
+_ANY_MODEL = "tiny-qwen3"
+_NO_COST = Estimate(0.0, 0.0, 0.0, 0, 0.0)
 
 
 @dataclass(slots=True)
@@ -93,6 +98,26 @@ def measured_ceilings(device: str, model_name: str, num_threads: int = 1, is_fre
     if findings.ceilings is None:
         raise SuiteError(f"the ceilings of {device} could not be measured: {findings.failure}")
     return findings.ceilings
+
+
+def measured_span_costs() -> dict[Level, SpanCost]:
+    """What a span costs here and now at every level but `off`. SuiteError where that cannot be measured."""
+    order = Order(device="process", model=_ANY_MODEL, num_threads=1, chosen=("instrument",))
+    findings = measure(order)
+    if findings.failure is not None:
+        raise SuiteError(f"the cost of spans could not be measured: {findings.failure}")
+    by_name = {(row.name, row.size): row for row in findings.rows}
+    return {level: _span_cost(level, by_name) for level in LEVELS[1:]}
+
+
+def _span_cost(level: Level, rows: Mapping[tuple[str, str], Row]) -> SpanCost:
+    kinds = ("host", "command", "read")
+    found = (rows.get((f"span.{kind}", level)) for kind in kinds)
+    return SpanCost(level, *(_NO_COST if row is None else _estimate(row) for row in found))
+
+
+def _estimate(row: Row) -> Estimate:
+    return Estimate(row.median_ns, row.low_ns, row.high_ns, row.n, row.best_ns, row.interval_reason)
 
 
 def cached_ceilings(device: str, model: ModelSpec, num_threads: int = 1) -> Ceilings | None:
