@@ -58,9 +58,12 @@ def torch_version() -> str:
 
 
 def cache_folder() -> Path:
-    """$XDG_CACHE_HOME, where it is an absolute path as its rules demand, or ~/.cache."""
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    home = Path(given) if Path(given).is_absolute() else Path.home() / ".cache"
+    """In $XDG_CACHE_HOME, if that is absolute, as it must be, or in ~/.cache. OSError without a home."""
+    given = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    try:
+        home = given if given.is_absolute() else Path.home() / ".cache"
+    except RuntimeError as error:
+        raise OSError(f"{error} Set XDG_CACHE_HOME") from None
     return home / "stepcost" / "ceilings"
 
 
@@ -70,8 +73,9 @@ def cache_path(key: str) -> Path:
 
 def load(key: str) -> Kept:
     """The ceilings of that fingerprint, if they are there and whole."""
-    path = cache_path(key)
+    path: Path | str = "the cache"
     try:
+        path = cache_path(key)
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return Kept(None)
@@ -88,9 +92,10 @@ def load(key: str) -> Kept:
 
 def save(key: str, ceilings: Ceilings) -> str | None:
     """Keep them, whole or not at all, whoever else writes; a note where the disk refuses."""
-    path = cache_path(key)
+    path: Path | str = "the cache"
     text = json.dumps(ceilings.model_dump(mode="json"), allow_nan=False, indent=2) + "\n"
     try:
+        path = cache_path(key)
         path.parent.mkdir(parents=True, exist_ok=True)
         _replace(path, text.encode())
     except OSError as error:

@@ -249,7 +249,13 @@ def micro(
     ] = False,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="A folder, such as a run's, for micro.json.", metavar="RUN_DIR"),
+        typer.Option(
+            "--output",
+            "--output-dir",
+            "-o",
+            help="A folder, such as a run's, for micro.json.",
+            metavar="RUN_DIR",
+        ),
     ] = None,
     is_json: Json = False,
 ) -> None:

@@ -213,11 +213,11 @@ def micro(
         is_fresh=is_fresh,
     )
     console = make_progress_console(sys.stderr)
+    folder = None if output is None else RunFolder.reuse(output)
     findings = measure(order, lambda text: console.print(f"measuring {text}"))
-    if output is not None:
-        path = RunFolder(output).write_micro(document(findings))
-        console.print(f"kept in {path}")
     screen.show(lines(findings), document(findings))
+    if folder is not None:
+        console.print(f"kept in {folder.write_micro(document(findings))}")
     if findings.failure is not None:
         console.print(f"error: not everything was measured: {findings.failure}")
         return EXIT_WRONG

@@ -113,6 +113,14 @@ class RunFolder:
             (path / SPANS).mkdir()
         return cls(path)
 
+    @classmethod
+    def reuse(cls, path: Path) -> RunFolder:
+        """A folder that may be there already, for what is added to a run."""
+        _check_parent(path)
+        with _refusals(path):
+            path.mkdir(parents=True, exist_ok=True)
+        return cls(path)
+
     def write_config(self, config: Mapping[str, object]) -> None:
         from ruamel.yaml import YAML
 
@@ -153,10 +161,8 @@ class RunFolder:
         _replace(self.path / SUMMARY_TABLE, table_csv.encode("utf-8", "backslashreplace"))
 
     def write_micro(self, findings: Mapping[str, object]) -> Path:
-        """Micro-benchmarks and ceilings; the folder is made where there is none."""
+        """Micro-benchmarks and ceilings."""
         path = self.path / MICRO
-        with _refusals(path):
-            self.path.mkdir(parents=True, exist_ok=True)
         _replace(path, to_json(findings, indent=2) + b"\n")
         return path
 

@@ -76,6 +76,7 @@ def measure(
                     tell(message.text)
         except (TimeoutError, ValidationError) as error:
             findings.failure = str(error)
+            process.kill()  # it is not waited for
         if not is_done and findings.failure is None:
             findings.failure = f"the measuring process ended early ({_ending(process)})"
         if findings.failure is not None:

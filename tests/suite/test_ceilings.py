@@ -144,7 +144,10 @@ def test_a_run_without_device_spans_says_what_it_lacks() -> None:
 
 
 def test_decode_and_other_steps_are_told_apart() -> None:
-    steps = [step(step_id=index, kind=kind, num_tokens=16) for index, kind in enumerate(("decode", "prefill", "mixed"))]
+    steps = [
+        step(step_id=index, kind=kind, num_tokens=16)
+        for index, kind in enumerate(("decode", "prefill", "mixed"))
+    ]
     spans = [span(index, "forward", 1000) for index in range(3)]
     rows = shares(ceilings(), steps, spans, TINY_QWEN3, ARMS["sync-ids"])
     assert [found(rows, "forward", group).n for group in ("decode", "mixed")] == [1, 2]
