@@ -226,6 +226,32 @@ def report(
     _leave(commands.report(run_dir, _screen(is_json)))
 
 
+@app.command()
+def profile(
+    target: Annotated[
+        Path | None,
+        typer.Argument(
+            help="A scenario to run under a profiler; with --import, a run's folder to compare with.",
+            metavar="SCENARIO|RUN_DIR",
+            show_default=False,
+        ),
+    ] = None,
+    capture: Annotated[
+        Path | None,
+        typer.Option(
+            "--import", help="Show this capture: .sqlite, .nsys-rep or .qdstrm of nsys.", metavar="FILE"
+        ),
+    ] = None,
+    is_json: Json = False,
+) -> None:
+    """Run one arm under a profiler and compare its ranges with our own records, or import a capture."""
+    from suite.profile import commands
+
+    if capture is None:
+        raise SuiteError("profile: give --import FILE")
+    _leave(commands.import_capture(capture, target, _screen(is_json)))
+
+
 def _options(
     device: str,
     arms: str | None,

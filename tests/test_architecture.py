@@ -145,15 +145,15 @@ LAYERS = (
     ),
     Layer(
         "captures",
-        under("suite/profile", "attribution capture comparison scopes"),
-        own=("runner.ranges", "runner.spans", *under_profile("attribution capture scopes")),
+        under("suite/profile", "attribution capture comparison scopes wording"),
+        own=("runner.ranges", "runner.spans", *under_profile("attribution capture comparison scopes")),
         loads=(),
         never=(*HEAVY, *MACHINERY, "runner.device", "suite.store"),
         banned=("os", "pathlib", "io", "time", "subprocess"),
     ),
     Layer(
         "profilers",
-        under("suite/profile", "nsys_sqlite"),
+        under("suite/profile", "commands files nsys nsys_sqlite"),
         own=("runner.ranges", "runner.spans", *FACTS, "suite"),
         not_own=("suite.oracle", "suite.worker", "suite.report"),
         never=(*HEAVY, *MACHINERY, "suite.oracle", "suite.worker"),

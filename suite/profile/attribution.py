@@ -64,9 +64,15 @@ def attribute(
         if item.is_nested:
             by_thread.setdefault((item.pid, item.tid), []).append(item)
     nests = {thread: _Nest(items) for thread, items in by_thread.items()}
-    found = []
-    for item, pid in work:
-        launch = launches.get((pid, item.correlation_id)) if item.correlation_id is not None else None
-        nest = nests.get((launch.pid, launch.tid)) if launch else None
-        found.append(replace(item, range=nest.at(launch.start_ns) if nest and launch else None))
-    return tuple(found)
+    return tuple(replace(one, range=_range_of(one, pid, launches, nests)) for one, pid in work)
+
+
+def _range_of(
+    work: DeviceWork,
+    pid: int | None,
+    launches: Mapping[tuple[int | None, int], Launch],
+    nests: Mapping[Thread, _Nest],
+) -> CapturedRange | None:
+    launch = None if work.correlation_id is None else launches.get((pid, work.correlation_id))
+    nest = None if launch is None else nests.get((launch.pid, launch.tid))
+    return nest.at(launch.start_ns) if launch and nest else None

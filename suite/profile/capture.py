@@ -1,4 +1,4 @@
-"""Capture: what a profiler saw, in one form whatever tool and version wrote it. Knows no file; stdlib only."""
+"""Capture: what a profiler saw, in one form whatever tool and version wrote it. Stdlib only, no files."""
 
 from __future__ import annotations
 
