@@ -242,14 +242,29 @@ def profile(
             "--import", help="Show this capture: .sqlite, .nsys-rep or .qdstrm of nsys.", metavar="FILE"
         ),
     ] = None,
+    arm: Annotated[
+        str | None, typer.Option("--arm", help="Instead of the scenario's first.", metavar="NAME")
+    ] = None,
+    device: Device = "auto",
+    output_dir: OutputDir = "results",
+    overrides: Set = None,
+    seed: Seed = None,
     is_json: Json = False,
 ) -> None:
-    """Run one arm under a profiler and compare its ranges with our own records, or import a capture."""
+    """Run one arm under a profiler and compare its ranges with our own records, or import a capture.
+
+    A run that you put under nsys yourself can be imported as well: nsys profile -t nvtx -o FILE python -m
+    suite run ..., then profile --import FILE RUN_DIR.
+    """
     from suite.profile import commands
 
-    if capture is None:
-        raise SuiteError("profile: give --import FILE")
-    _leave(commands.import_capture(capture, target, _screen(is_json)))
+    if capture is not None:
+        _leave(commands.import_capture(capture, target, _screen(is_json)))
+    elif target is not None:
+        options = _options(device, None, None, overrides, seed)
+        _leave(commands.profile(target, arm, options, Path(output_dir), _screen(is_json)))
+    else:
+        raise SuiteError("profile: give a scenario to run, or a capture with --import FILE")
 
 
 def _options(

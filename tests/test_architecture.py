@@ -153,7 +153,7 @@ LAYERS = (
     ),
     Layer(
         "profilers",
-        under("suite/profile", "commands files nsys nsys_sqlite"),
+        under("suite/profile", "commands files nsys nsys_sqlite session"),
         own=("runner.ranges", "runner.spans", *FACTS, "suite"),
         not_own=("suite.oracle", "suite.worker", "suite.report"),
         never=(*HEAVY, *MACHINERY, "suite.oracle", "suite.worker"),
