@@ -44,6 +44,10 @@ class Instrument(StrEnum):
     EVENTS = "events"
 
 
+class Form(StrEnum):
+    PERFETTO = "perfetto"
+
+
 class Commands(typer.core.TyperGroup):
     """A user's mistake ends any command with one message and no traceback."""
 
@@ -108,6 +112,7 @@ Seed = Annotated[
     typer.Option("--seed", help="Instead of the scenario's.", metavar="N", parser=_whole_number),
 ]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
+RunDir = Annotated[Path, typer.Argument(help="The folder of a run.", metavar="RUN_DIR")]
 OutputDir = Annotated[
     str,
     typer.Option("--output-dir", "-o", help="Where the run's own folder is made.", metavar="DIRECTORY"),
@@ -217,13 +222,30 @@ def list_known(
 
 @app.command()
 def report(
-    run_dir: Annotated[Path, typer.Argument(help="The folder of a run.", metavar="RUN_DIR")],
+    run_dir: RunDir,
     is_json: Json = False,
 ) -> None:
     """Make the summary and the report of a run folder anew."""
     from suite import commands
 
     _leave(commands.report(run_dir, _screen(is_json)))
+
+
+@app.command()
+def export(
+    run_dir: RunDir,
+    form: Annotated[Form, typer.Option("--format", help="perfetto: Chrome trace events.")] = Form.PERFETTO,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Instead of trace.json in the run's folder.", metavar="FILE"),
+    ] = None,
+    is_json: Json = False,
+) -> None:
+    """Write the steps and spans of a run for a viewer: lanes of host and device, arrows, counters."""
+    from suite.profile import commands
+
+    assert form is Form.PERFETTO
+    _leave(commands.export(run_dir, output, _screen(is_json)))
 
 
 @app.command()

@@ -38,6 +38,7 @@ RUNS = "runs.jsonl"
 SUMMARY = "summary.json"
 SUMMARY_TABLE = "summary.csv"
 REPORT = "report.html"
+TRACE = "trace.json"
 STEPS = "steps"
 REQUESTS = "requests"
 SPANS = "spans"
@@ -155,6 +156,12 @@ class RunFolder:
         path = self.path / REPORT
         _replace(path, page.encode("utf-8", "backslashreplace"))
         return path
+
+
+def write_file(path: Path, content: bytes) -> Path:
+    """Write a file whole or not at all. SuiteError naming the path where the disk refuses."""
+    _replace(path, content)
+    return path
 
 
 def _check_parent(parent: Path) -> None:

@@ -145,8 +145,8 @@ LAYERS = (
     ),
     Layer(
         "captures",
-        under("suite/profile", "attribution capture comparison scopes wording"),
-        own=("runner.ranges", "runner.spans", *under_profile("attribution capture comparison scopes")),
+        under("suite/profile", "attribution capture comparison perfetto scopes wording"),
+        own=("runner.measure", "runner.ranges", "runner.spans", *under_profile("attribution capture comparison scopes")),
         loads=(),
         never=(*HEAVY, *MACHINERY, "runner.device", "suite.store"),
         banned=("os", "pathlib", "io", "time", "subprocess"),

@@ -14,6 +14,7 @@ from suite.profile.capture import Capture
 from suite.profile.comparison import beside_vllm, compare, span_totals
 from suite.profile.files import read_capture
 from suite.profile.nsys import find_nsys, losing_versions
+from suite.profile.perfetto import TracedRun, trace_document
 from suite.profile.session import Profiled, plan_profile, run_under_nsys
 from suite.profile.wording import (
     beside_document,
@@ -25,7 +26,8 @@ from suite.profile.wording import (
     range_lines,
 )
 from suite.progress import make_progress_console
-from suite.store import LoadedRun, load_run
+from suite.record import RunRecord
+from suite.store import TRACE, LoadedRun, load_run, to_json, write_file
 
 if TYPE_CHECKING:
     from suite.commands import Screen
@@ -52,6 +54,42 @@ def import_capture(file: Path, run_dir: Path | None, screen: Screen) -> int:
     capture = read_capture(file)
     _show(capture, spans, screen)
     return EXIT_FINE
+
+
+def export(run_dir: Path, output: Path | None, screen: Screen) -> int:
+    """Write a run's steps and spans as a trace for Perfetto."""
+    loaded = load_run(run_dir)
+    runs = [
+        TracedRun(_title(run, loaded), loaded.step_records(run.run_id), loaded.spans(run.run_id))
+        for run in _shown_runs(loaded)
+    ]
+    document = trace_document(runs)
+    path = write_file(output or run_dir / TRACE, to_json(document) + b"\n")
+    facts = {
+        "file": str(path),
+        "runs": [run.title for run in runs],
+        "num_steps": sum(len(run.steps) for run in runs),
+        "num_spans": sum(len(run.spans) for run in runs),
+    }
+    lines = [f"  {run.title}: {len(run.steps)} steps, {len(run.spans)} spans" for run in runs]
+    screen.show([*lines, f"trace: {path} (open it at ui.perfetto.dev, or in chrome://tracing)"], facts)
+    return EXIT_FINE
+
+
+def _shown_runs(loaded: LoadedRun) -> list[RunRecord]:
+    """Those with spans; where there are none, the last measured run of each arm and case."""
+    completed = [run for run in loaded.runs if run.num_steps]
+    found = [run for run in completed if loaded.spans(run.run_id)]
+    if not found:
+        found = list({(run.case_id, run.arm): run for run in completed if run.is_measured}.values())
+    if not found:
+        raise SuiteError(f"{loaded.path}: no run of it has any steps; there is nothing to export")
+    return found
+
+
+def _title(run: RunRecord, loaded: LoadedRun) -> str:
+    is_only_case = len({other.case_id for other in loaded.runs}) == 1
+    return run.arm if is_only_case else f"{run.scenario} [{run.case_label}] {run.arm}"
 
 
 def _recorded(loaded: LoadedRun) -> list[Span]:
