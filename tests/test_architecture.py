@@ -146,7 +146,10 @@ LAYERS = (
     Layer(
         "captures",
         under("suite/profile", "attribution capture comparison perfetto scopes wording"),
-        own=("runner.measure", "runner.ranges", "runner.spans", *under_profile("attribution capture comparison scopes")),
+        own=(
+            *("runner.measure", "runner.ranges", "runner.spans"),
+            *under_profile("attribution capture comparison scopes"),
+        ),
         loads=(),
         never=(*HEAVY, *MACHINERY, "runner.device", "suite.store"),
         banned=("os", "pathlib", "io", "time", "subprocess"),
