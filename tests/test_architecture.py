@@ -156,7 +156,7 @@ LAYERS = (
     ),
     Layer(
         "profilers",
-        under("suite/profile", "commands files nsys nsys_sqlite session"),
+        under("suite/profile", "commands files nsys nsys_sqlite session trace_events"),
         own=("runner.ranges", "runner.spans", *FACTS, "suite"),
         not_own=("suite.oracle", "suite.worker", "suite.report"),
         never=(*HEAVY, *MACHINERY, "suite.oracle", "suite.worker"),

@@ -13,6 +13,7 @@ from suite.profile.scopes import is_vllm_scope
 
 Tool = Literal["nsys", "torch"]
 STEP_PREFIX = "step "
+STEP_RANGE = "stepcost step "  # of a torch trace: around the ranges of one step, its number behind it
 WINDOW = "stepcost window"  # the range around the steps that a profiler is to capture
 NO_OWN_RANGES = "no stepcost ranges in this capture"
 
@@ -43,6 +44,11 @@ class CapturedRange:
     @property
     def duration_ns(self) -> int | None:
         return None if self.end_ns is None else self.end_ns - self.start_ns
+
+    @property
+    def is_step(self) -> bool:
+        """Whether it is the range of a whole step."""
+        return self.name.startswith(STEP_RANGE if self.is_nested else STEP_PREFIX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +98,8 @@ class Capture:
 
     @property
     def steps(self) -> tuple[CapturedRange, ...]:
-        """The steps' own ranges, which overlap under async scheduling."""
-        return tuple(item for item in self.own if not item.is_nested and item.name.startswith(STEP_PREFIX))
+        """The steps' own ranges, which overlap under async scheduling; of a torch trace, the device's."""
+        return tuple(item for item in self.own if item.is_step)
 
     @property
     def num_open(self) -> int:

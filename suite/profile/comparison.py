@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from runner.spans import Lane, Span
-from suite.profile.capture import STEP_PREFIX, WINDOW, Capture, CapturedRange, Total, totals
+from suite.profile.capture import STEP_RANGE, WINDOW, Capture, CapturedRange, Total, totals
 from suite.profile.scopes import covers, our_spans
 
 TOLERANCE_RATIO = 0.05
@@ -63,10 +63,13 @@ def compare(spans: Sequence[Span], capture: Capture, is_window: bool = False) ->
 
     Where the capture is a window of the run, only what belongs to a step well within it is compared: of the
     first and the last one it has a part only. A CUDA device's spans lie on its streams, where NVTX has none:
-    there the host's enqueue of the same name is compared.
+    there the host's enqueue of the same name is compared. A torch trace is of the device alone, where that
+    is a process of its own: what only the host does is not compared.
     """
     steps = _inner_steps(capture) if is_window else None
-    spans = [span for span in _of_the_host(spans) if steps is None or span.step_id in steps]
+    num_steps = sum(span.lane == "steps" for span in spans if steps is None or span.step_id in steps)
+    chosen = _of_the_device(spans) if capture.tool == "torch" else _of_the_host(spans)
+    spans = [span for span in chosen if steps is None or span.step_id in steps]
     own = [item for item in capture.own if steps is None or item.step_id in steps]
     ours, captured = totals(map(_as_range, spans)), totals(own)
     lanes = {span.name: span.lane for span in spans}
@@ -76,10 +79,10 @@ def compare(spans: Sequence[Span], capture: Capture, is_window: bool = False) ->
         tuple(
             Compared(name, lanes.get(name), ours.get(name, nothing), captured.get(name, nothing))
             for name in names
-            if name != WINDOW
+            if name != WINDOW and not name.startswith(STEP_RANGE)
         ),
-        num_steps_ours=sum(span.lane == "steps" for span in spans),
-        num_steps_captured=sum(not item.is_nested and item.name.startswith(STEP_PREFIX) for item in own),
+        num_steps_ours=num_steps,
+        num_steps_captured=sum(item.is_step for item in own),
     )
 
 
@@ -93,6 +96,13 @@ def _of_the_host(spans: Iterable[Span]) -> list[Span]:
     found = list(spans)
     enqueued = {span.name for span in found if span.lane == "host"}
     return [span for span in found if span.lane in ("host", "steps") or span.name not in enqueued]
+
+
+def _of_the_device(spans: Iterable[Span]) -> list[Span]:
+    """Commands alone, once each: where the host enqueues them, that is what a trace of it has."""
+    found = [span for span in _of_the_host(spans) if span.lane != "steps"]
+    commands = {span.name for span in spans if span.lane in ("compute", "output")}
+    return [span for span in found if span.name in commands]
 
 
 def _as_range(span: Span) -> CapturedRange:
