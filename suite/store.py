@@ -39,6 +39,7 @@ SUMMARY = "summary.json"
 SUMMARY_TABLE = "summary.csv"
 REPORT = "report.html"
 MICRO = "micro.json"
+TRACE = "trace.json"
 STEPS = "steps"
 REQUESTS = "requests"
 SPANS = "spans"
@@ -170,6 +171,12 @@ class RunFolder:
         path = self.path / REPORT
         _replace(path, page.encode("utf-8", "backslashreplace"))
         return path
+
+
+def write_file(path: Path, content: bytes) -> Path:
+    """Write a file whole or not at all. SuiteError naming the path where the disk refuses."""
+    _replace(path, content)
+    return path
 
 
 def _check_parent(parent: Path) -> None:

@@ -43,6 +43,10 @@ def under(folder: str, names: str) -> tuple[str, ...]:
     return tuple(f"{folder}/{name}.py" for name in names.split())
 
 
+def under_profile(names: str) -> tuple[str, ...]:
+    return modules(under("suite/profile", names))
+
+
 def modules(files: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(module_of(file) for file in files)
 
@@ -139,6 +143,24 @@ LAYERS = (
         ),
         own=(*FACTS, "runner.device.base", "suite"),
         not_own=("suite.oracle", "suite.worker"),
+        never=(*HEAVY, *MACHINERY, "suite.oracle", "suite.worker"),
+    ),
+    Layer(
+        "captures",
+        under("suite/profile", "attribution capture comparison perfetto scopes wording"),
+        own=(
+            *("runner.measure", "runner.ranges", "runner.spans"),
+            *under_profile("attribution capture comparison scopes"),
+        ),
+        loads=(),
+        never=(*HEAVY, *MACHINERY, "runner.device", "suite.store"),
+        banned=("os", "pathlib", "io", "time", "subprocess"),
+    ),
+    Layer(
+        "profilers",
+        under("suite/profile", "commands files nsys nsys_sqlite session trace_events"),
+        own=("runner.ranges", "runner.spans", *FACTS, "suite"),
+        not_own=("suite.oracle", "suite.worker", "suite.report"),
         never=(*HEAVY, *MACHINERY, "suite.oracle", "suite.worker"),
     ),
     Layer(
