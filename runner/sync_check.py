@@ -34,7 +34,7 @@ function in it, or `transformers`."""
 
 
 class SyncFinding(NamedTuple):
-    """What waits in silence: `count` times since the device was reset, in `first_step_id` first.
+    """What waits in silence: `num_times` since the device was reset, in `first_step_id` first.
 
     `command` is its span; `place` the nearest function of ours, as in ALLOWED.
     """
@@ -43,11 +43,11 @@ class SyncFinding(NamedTuple):
     place: str
     what: str
     first_step_id: int
-    count: int
+    num_times: int
 
     @property
     def text(self) -> str:
-        times = "once" if self.count == 1 else f"{self.count} times"
+        times = "once" if self.num_times == 1 else f"{self.num_times} times"
         return (
             f"{self.command} {self.what}, in {self.place}: on a GPU the host waits there for the device "
             f"({times}, first in step {self.first_step_id})"

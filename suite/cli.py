@@ -44,6 +44,10 @@ class Instrument(StrEnum):
     EVENTS = "events"
 
 
+class Form(StrEnum):
+    PERFETTO = "perfetto"
+
+
 class Commands(typer.core.TyperGroup):
     """A user's mistake ends any command with one message and no traceback."""
 
@@ -108,6 +112,7 @@ Seed = Annotated[
     typer.Option("--seed", help="Instead of the scenario's.", metavar="N", parser=_whole_number),
 ]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
+RunDir = Annotated[Path, typer.Argument(help="The folder of a run.", metavar="RUN_DIR")]
 OutputDir = Annotated[
     str,
     typer.Option("--output-dir", "-o", help="Where the run's own folder is made.", metavar="DIRECTORY"),
@@ -217,13 +222,117 @@ def list_known(
 
 @app.command()
 def report(
-    run_dir: Annotated[Path, typer.Argument(help="The folder of a run.", metavar="RUN_DIR")],
+    run_dir: RunDir,
     is_json: Json = False,
 ) -> None:
     """Make the summary and the report of a run folder anew."""
     from suite import commands
 
     _leave(commands.report(run_dir, _screen(is_json)))
+
+
+@app.command()
+def micro(
+    device: Annotated[
+        str, typer.Option("--device", help="auto, cuda, process or inline.", metavar="KIND")
+    ] = "auto",
+    model: Annotated[
+        str, typer.Option("--model", help="Whose linear layers and width are measured.", metavar="NAME")
+    ] = "tiny-qwen3",
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            "--threads", help="Compute threads of a CPU device; 1.", metavar="N", parser=_whole_number
+        ),
+    ] = None,
+    only: Annotated[
+        str | None,
+        typer.Option("--only", help="Groups or names of measurements: a,b.", metavar="NAMES"),
+    ] = None,
+    is_fresh: Annotated[
+        bool, typer.Option("--fresh", help="Measure the ceilings anew, though they are kept.")
+    ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "--output-dir",
+            "-o",
+            help="A folder, such as a run's, for micro.json.",
+            metavar="RUN_DIR",
+        ),
+    ] = None,
+    is_json: Json = False,
+) -> None:
+    """Measure what the machine can do at best, and the parts of a step by themselves.
+
+    Exit code 1 where not everything could be measured; what was is printed and kept.
+    """
+    from suite import commands
+
+    _leave(
+        commands.micro(
+            device, model, 1 if threads is None else threads, only, is_fresh, output, _screen(is_json)
+        )
+    )
+
+
+@app.command()
+def export(
+    run_dir: RunDir,
+    form: Annotated[Form, typer.Option("--format", help="perfetto: Chrome trace events.")] = Form.PERFETTO,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Instead of trace.json in the run's folder.", metavar="FILE"),
+    ] = None,
+    is_json: Json = False,
+) -> None:
+    """Write the steps and spans of a run for a viewer: lanes of host and device, arrows, counters."""
+    from suite.profile import commands
+
+    assert form is Form.PERFETTO
+    _leave(commands.export(run_dir, output, _screen(is_json)))
+
+
+@app.command()
+def profile(
+    target: Annotated[
+        Path | None,
+        typer.Argument(
+            help="A scenario to run under a profiler; with --import, a run's folder to compare with.",
+            metavar="SCENARIO|RUN_DIR",
+            show_default=False,
+        ),
+    ] = None,
+    capture: Annotated[
+        Path | None,
+        typer.Option(
+            "--import", help="Show this capture: .sqlite, .nsys-rep or .qdstrm of nsys.", metavar="FILE"
+        ),
+    ] = None,
+    arm: Annotated[
+        str | None, typer.Option("--arm", help="Instead of the scenario's first.", metavar="NAME")
+    ] = None,
+    device: Device = "auto",
+    output_dir: OutputDir = "results",
+    overrides: Set = None,
+    seed: Seed = None,
+    is_json: Json = False,
+) -> None:
+    """Run one arm under a profiler and compare its ranges with our own records, or import a capture.
+
+    A run that you put under nsys yourself can be imported as well: nsys profile -t nvtx -o FILE python -m
+    suite run ..., then profile --import FILE RUN_DIR.
+    """
+    from suite.profile import commands
+
+    if capture is not None:
+        _leave(commands.import_capture(capture, target, _screen(is_json)))
+    elif target is not None:
+        options = _options(device, None, None, overrides, seed)
+        _leave(commands.profile(target, arm, options, Path(output_dir), _screen(is_json)))
+    else:
+        raise SuiteError("profile: give a scenario to run, or a capture with --import FILE")
 
 
 def _options(

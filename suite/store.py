@@ -38,6 +38,8 @@ RUNS = "runs.jsonl"
 SUMMARY = "summary.json"
 SUMMARY_TABLE = "summary.csv"
 REPORT = "report.html"
+MICRO = "micro.json"
+TRACE = "trace.json"
 STEPS = "steps"
 REQUESTS = "requests"
 SPANS = "spans"
@@ -112,6 +114,14 @@ class RunFolder:
             (path / SPANS).mkdir()
         return cls(path)
 
+    @classmethod
+    def reuse(cls, path: Path) -> RunFolder:
+        """A folder that may be there already, for what is added to a run."""
+        _check_parent(path)
+        with _refusals(path):
+            path.mkdir(parents=True, exist_ok=True)
+        return cls(path)
+
     def write_config(self, config: Mapping[str, object]) -> None:
         from ruamel.yaml import YAML
 
@@ -151,10 +161,22 @@ class RunFolder:
         _replace(self.path / SUMMARY, to_json(summary, indent=2) + b"\n")
         _replace(self.path / SUMMARY_TABLE, table_csv.encode("utf-8", "backslashreplace"))
 
+    def write_micro(self, findings: Mapping[str, object]) -> Path:
+        """Micro-benchmarks and ceilings."""
+        path = self.path / MICRO
+        _replace(path, to_json(findings, indent=2) + b"\n")
+        return path
+
     def write_report(self, page: str) -> Path:
         path = self.path / REPORT
         _replace(path, page.encode("utf-8", "backslashreplace"))
         return path
+
+
+def write_file(path: Path, content: bytes) -> Path:
+    """Write a file whole or not at all. SuiteError naming the path where the disk refuses."""
+    _replace(path, content)
+    return path
 
 
 def _check_parent(parent: Path) -> None:

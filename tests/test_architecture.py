@@ -43,6 +43,10 @@ def under(folder: str, names: str) -> tuple[str, ...]:
     return tuple(f"{folder}/{name}.py" for name in names.split())
 
 
+def under_profile(names: str) -> tuple[str, ...]:
+    return modules(under("suite/profile", names))
+
+
 def modules(files: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(module_of(file) for file in files)
 
@@ -63,6 +67,8 @@ FACTS = (
     "runner.inputs.arms",
 )
 HEAVY = ("torch", "transformers")
+# The modules of suite/micro that run in the process that measures.
+MEASURING = "ceiling_probes child hashing instrument machine pool transfers"
 MACHINERY = ("runner.engine", "runner.executor", "runner.scheduler", "runner.kernels", "runner.weights")
 
 LAYERS = (
@@ -140,6 +146,24 @@ LAYERS = (
         never=(*HEAVY, *MACHINERY, "suite.oracle", "suite.worker"),
     ),
     Layer(
+        "captures",
+        under("suite/profile", "attribution capture comparison perfetto scopes wording"),
+        own=(
+            *("runner.measure", "runner.ranges", "runner.spans"),
+            *under_profile("attribution capture comparison scopes"),
+        ),
+        loads=(),
+        never=(*HEAVY, *MACHINERY, "runner.device", "suite.store"),
+        banned=("os", "pathlib", "io", "time", "subprocess"),
+    ),
+    Layer(
+        "profilers",
+        under("suite/profile", "commands files nsys nsys_sqlite session trace_events"),
+        own=("runner.ranges", "runner.spans", *FACTS, "suite"),
+        not_own=("suite.oracle", "suite.worker", "suite.report"),
+        never=(*HEAVY, *MACHINERY, "suite.oracle", "suite.worker"),
+    ),
+    Layer(
         "explain",
         under("suite", "command_costs explain prediction"),
         libraries=("numpy",),
@@ -157,6 +181,35 @@ LAYERS = (
         ),
         never=(*HEAVY, *MACHINERY, "runner.device", "suite.store", "suite.worker", "suite.oracle"),
         banned=("os", "pathlib", "io", "time", "datetime", "shutil", "tempfile", "glob", "subprocess"),
+    ),
+    Layer(
+        "ceilings",
+        under("suite", "ceilings ceiling_store"),
+        libraries=("psutil", "pydantic"),
+        own=(*FACTS, "runner.spans", "suite.ceilings", "suite.command_costs", "suite.environment"),
+        never=(*HEAVY, *MACHINERY, "runner.device", "suite.oracle", "suite.worker", "suite.micro"),
+    ),
+    Layer(
+        "micro-benchmarks from outside",
+        under("suite/micro", "case catalogue median protocol session span_cost table timing"),
+        libraries=("pydantic",),
+        own=(
+            *("runner.models", "runner.measure", "runner.spans", "suite.ceilings", "suite.ceiling_store"),
+            *("suite.errors", "suite.schema", "suite.report.wording", "suite.micro"),
+        ),
+        not_own=modules(under("suite/micro", MEASURING)),
+        never=(*HEAVY, *MACHINERY, "runner.device", "suite.oracle", "suite.worker"),
+    ),
+    Layer(
+        "micro-benchmarks",
+        under("suite/micro", MEASURING),
+        libraries=("numpy", "torch"),
+        own=(
+            *(*PLANNING, "runner.spans", "runner.device", "runner.kernels.model", "runner.kernels.program"),
+            *("runner.weights", "suite.ceilings", "suite.ceiling_store", "suite.command_costs"),
+            *("suite.environment", "suite.micro"),
+        ),
+        never=("runner.engine", "runner.executor", "runner.scheduler", "suite.oracle", "suite.worker"),
     ),
     Layer(
         "supplied rows",

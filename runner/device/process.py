@@ -13,9 +13,10 @@ import os
 import pickle
 import select
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import DupFd
+from types import MappingProxyType
 from typing import Any, Literal, NoReturn
 
 from runner.commands import EVENTS, Command, buffer_table
@@ -34,6 +35,8 @@ _START_TIMEOUT_S = 300.0
 # Nsight Systems sets one of these in what it runs; the ranges of a forkserver's child are lost there.
 _PROFILER_VARIABLES = ("NVTX_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID")
 _WAIT_TIMEOUT_S = 120.0
+# A child that a profiler watches has ranges to hand over before it ends; killed, the last ones are lost.
+_END_TIMEOUT_S: Mapping[str, float] = MappingProxyType({"forkserver": 2.0, "spawn": 60.0})
 
 
 class ProcessDevice(Device):
@@ -100,7 +103,7 @@ class ProcessDevice(Device):
         self._is_closed = True
         self._connection.close()  # the child reads this as the end
         self._wake.close()
-        self._process.join(timeout=2)
+        self._process.join(timeout=_END_TIMEOUT_S[start_method()])
         if self._process.is_alive():
             self._process.kill()
             self._process.join()

@@ -52,8 +52,8 @@ class CopyCounter:
 class Program:
     """Executes commands given as wire tuples against `host`: the host sides of all buffers.
 
-    Any error of a command is the caller's to report; the state is undefined after it. `watch` sees what a
-    command does, unless its mode is off.
+    Any error of a command is the caller's to report; the state is undefined after it. `model`: the spec's,
+    where several programs share one. `watch` sees what a command does, unless its mode is off.
     """
 
     def __init__(
@@ -63,6 +63,7 @@ class Program:
         buffers: Mapping[str, BufferSpec],
         host: Mapping[str, torch.Tensor],
         device: torch.device,
+        model: DeviceModel | None = None,
     ) -> None:
         dtype = torch.float32
         self.watch = SyncWatch(host.values())
@@ -71,7 +72,7 @@ class Program:
         self._config = config
         self._host = host
         self._device = device
-        self._model = DeviceModel(spec, dtype, device)
+        self._model = model or DeviceModel(spec, dtype, device)
         self._cache = KVCache(spec, config, dtype, device)
         self._buffers = {
             name: torch.zeros(item.shape, dtype=_DTYPES[item.dtype], device=device)

@@ -8,10 +8,11 @@ side must be registered, both sides in one piece, and the copy not blocking.
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -20,6 +21,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from runner.spans import span_name
 from runner.sync_check import SyncCheck, SyncFinding, is_allowed
 
+SYNC_WARNING = "called a synchronizing CUDA operation"
+_HEARD = "waits for the device, says torch's sync-debug mode"
 _READS = frozenset(
     {"item", "_local_scalar_dense", "is_nonzero", "nonzero", "masked_select", "equal", "argwhere"}
     | {"_unique", "_unique2", "unique_dim", "unique_consecutive"}
@@ -49,10 +52,17 @@ class SyncWatch:
         self._operation = ""
         self._found: dict[tuple[str, str, str], tuple[int, int]] = {}
         self._first_of_command: SyncFinding | None = None
+        self._show_warning = warnings.showwarning
 
     @property
     def findings(self) -> tuple[SyncFinding, ...]:
-        return tuple(SyncFinding(*what, *seen) for what, seen in self._found.items())
+        """What torch alone says of a place is left out where we know better."""
+        told = {(command, place) for command, place, what in self._found if what != _HEARD}
+        return tuple(
+            SyncFinding(*key, *seen)
+            for key, seen in self._found.items()
+            if key[2] != _HEARD or key[:2] not in told
+        )
 
     def clear(self) -> None:
         self._found.clear()
@@ -77,6 +87,21 @@ class SyncWatch:
         self._found[key] = (first_step_id, count + 1)
         if self._first_of_command is None:
             self._first_of_command = SyncFinding(*key, first_step_id, count + 1)
+
+    def hear(
+        self,
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        """Stands in for `warnings.showwarning` while torch warns of every wait."""
+        if SYNC_WARNING in str(message):
+            self.note(_HEARD)
+        else:
+            self._show_warning(message, category, filename, lineno, file, line)
 
     def see(self, name: str, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> None:
         """An operation that ran."""
@@ -125,9 +150,9 @@ class SyncWatch:
         return _storage(tensor) in self._pinned
 
 
-class _Operations(TorchDispatchMode):
+class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, watch: SyncWatch) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._watch = watch
 
     def __torch_dispatch__(

@@ -36,6 +36,7 @@ class FakeCuda:
         self.now_ns = 0
         self.events: list[FakeEvent] = []
         self.timers: list[FakeEvent] = []
+        self.sync_debug_modes: list[str] = []
 
     def install(self, patch: pytest.MonkeyPatch) -> None:
         zeros = torch.zeros

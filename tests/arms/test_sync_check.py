@@ -180,7 +180,7 @@ def test_a_value_taken_to_the_host_is_found(
     found = findings_of(device)
     assert {finding.command for finding in found} == {"sample"}
     assert [finding.first_step_id for finding in found if what in finding.what] == [0]
-    assert all(finding.count > 1 for finding in found)
+    assert all(finding.num_times > 1 for finding in found)
 
 
 def plant_after(device: Any, operation: str, more: Callable[[Any], object]) -> None:
