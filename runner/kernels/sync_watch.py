@@ -47,7 +47,7 @@ class SyncWatch:
     def __init__(self, host: Iterable[torch.Tensor]) -> None:
         self.mode: SyncCheck = "off"
         self.step_id = -1
-        self._pinned = frozenset(map(_storage, host))
+        self._pinned = frozenset(map(_storage, host)) - {0}  # an empty tensor has no memory
         self._command = ""
         self._operation = ""
         self._found: dict[tuple[str, str, str], tuple[int, int]] = {}

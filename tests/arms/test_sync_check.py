@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -12,12 +13,14 @@ import torch
 from arm_models import MICRO, MICRO_GEMMA3_VL, MICRO_QWEN3
 from arm_sampling import CONFIG, REPEATING, mixed_case, sampled_requests
 from arm_workloads import Arrivals, Case, outputs
+from fake_cuda import FakeCuda, program_maker
 
 import runner.device.process
 import runner.kernels.sync_watch
 from runner.config import RunnerConfig
 from runner.core import DeviceError
 from runner.device.base import Device, open_device
+from runner.device.cuda import CudaDevice
 from runner.engine import Engine
 from runner.inputs.arms import ARMS, Arm
 from runner.kernels import program
@@ -240,7 +243,7 @@ def serve_until_wrong(device: Device) -> None:
         serve(case_of(MICRO_GEMMA3_VL), device, ARMS["refresh"])
 
 
-# ---- error
+# ---- error, and a process
 
 
 def check_error(caught: DeviceError) -> None:
@@ -269,3 +272,76 @@ def test_a_device_process_tells_what_it_found(monkeypatch: pytest.MonkeyPatch) -
         with pytest.raises(DeviceError) as caught:
             serve(case_of(MICRO_GEMMA3_VL), device, ARMS["refresh"], "error")
         check_error(caught.value)
+
+
+# ---- on CUDA: the same watch, and torch's own word
+
+
+@pytest.fixture
+def cuda(models_built_once: None) -> Iterator[tuple[FakeCuda, CudaDevice]]:
+    fake = FakeCuda()
+    with pytest.MonkeyPatch.context() as patch:
+        fake.install(patch)
+        with CudaDevice(MICRO_GEMMA3_VL, CONFIG, program_maker(fake)) as device:
+            yield fake, device
+
+
+def waiting_on_cuda(made: Any) -> None:
+    """As torch does in its sync-debug mode."""
+    warnings.warn("called a synchronizing CUDA operation (Triggered internally)", stacklevel=1)
+
+
+def plant_on_cuda(device: CudaDevice, operation: str, more: Callable[[Any], object]) -> None:
+    handler = device._program._handlers[operation]
+
+    def both(*given: Any) -> None:
+        handler(*given)
+        more(device._program)
+
+    device._program._handlers[operation] = both
+
+
+def test_torchs_sync_debug_mode_is_on_around_each_step_and_only_then(
+    cuda: tuple[FakeCuda, CudaDevice],
+) -> None:
+    fake, device = cuda
+    engine = serve(case_of(MICRO_GEMMA3_VL), device, ARMS["refresh"])
+    assert fake.sync_debug_modes == ["warn", "default"] * len(engine.recorder.steps)
+    assert list(device.sync_findings()) == []
+    fake.sync_debug_modes.clear()
+    serve(case_of(MICRO_GEMMA3_VL), device, ARMS["refresh"], "off")
+    assert fake.sync_debug_modes == []
+
+
+def test_a_wait_that_torch_alone_knows_of_is_found_with_its_place(cuda: tuple[FakeCuda, CudaDevice]) -> None:
+    fake, device = cuda
+    plant_on_cuda(device, "merge.ids", waiting_on_cuda)
+    (found,) = findings_of(device)
+    assert found.command == "merge.ids"
+    assert found.what == "waits for the device, says torch's sync-debug mode"
+    assert found.place == "runner/kernels/program.py:Program.execute"
+    assert fake.sync_debug_modes[-1] == "default"
+
+
+def test_what_the_watch_knows_better_is_told_once(cuda: tuple[FakeCuda, CudaDevice]) -> None:
+    def both(made: Any) -> None:
+        waiting_on_cuda(made)
+        made._logits.argmax().item()
+
+    plant_on_cuda(cuda[1], "sample", both)
+    (found,) = findings_of(cuda[1])
+    assert found.what == "takes a value to the host (item)"
+
+
+def test_a_warning_about_something_else_is_shown_as_ever(cuda: tuple[FakeCuda, CudaDevice]) -> None:
+    plant_on_cuda(cuda[1], "sample", lambda _: warnings.warn("something else", stacklevel=1))
+    with pytest.warns(UserWarning, match="something else"):
+        assert findings_of(cuda[1]) == []
+
+
+def test_on_cuda_an_error_poisons_the_device(cuda: tuple[FakeCuda, CudaDevice]) -> None:
+    fake, device = cuda
+    plant_on_cuda(device, "merge.ids", waiting_on_cuda)
+    with pytest.raises(DeviceError, match=r"step 2: SafeIds.*merge.ids waits for the device.* in runner/"):
+        serve(case_of(MICRO_GEMMA3_VL), device, ARMS["refresh"], "error")
+    assert fake.sync_debug_modes[-1] == "default"
