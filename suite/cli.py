@@ -44,6 +44,12 @@ class Instrument(StrEnum):
     EVENTS = "events"
 
 
+class SyncCheck(StrEnum):
+    OFF = "off"
+    WARN = "warn"
+    ERROR = "error"
+
+
 class Form(StrEnum):
     PERFETTO = "perfetto"
 
@@ -136,6 +142,14 @@ def run(
             "--instrument", help="Of one more run of every arm, which enters no verdict; off: no such run."
         ),
     ] = Instrument.EVENTS,
+    sync_check: Annotated[
+        SyncCheck,
+        typer.Option(
+            "--sync-check",
+            help="In one more run of every arm, look for copies and reads that wait for the device in "
+            "silence: warn of them, or let the first be an error.",
+        ),
+    ] = SyncCheck.OFF,
     label: Annotated[
         str | None, typer.Option("--label", help="A name in the folder's name.", metavar="TEXT")
     ] = None,
@@ -147,7 +161,11 @@ def run(
     """
     from suite import commands
 
-    options = replace(_options(device, arms, rounds, overrides, seed), instrument=instrument.value)
+    options = replace(
+        _options(device, arms, rounds, overrides, seed),
+        instrument=instrument.value,
+        sync_check=sync_check.value,
+    )
     if not output_dir:
         raise SuiteError("--output-dir '': it is empty; name a folder")
     code = commands.run(paths, options, Path(output_dir), label, is_dry_run, _screen(is_json))

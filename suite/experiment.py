@@ -171,6 +171,7 @@ class Experiment:
             is_warmup=run.is_warmup,
             rotation=run.rotation,
             instrument=run.instrument,
+            sync_check=run.sync_check,
             repeats=dict(run.repeats),
         )
         begin = time.monotonic()
@@ -232,6 +233,7 @@ class Experiment:
             is_control=not named_arm(run.arm).is_right,
             rotation=run.rotation,
             instrument=run.instrument,
+            sync_check=run.sync_check,
             repeats=run.repeats,
         )
 

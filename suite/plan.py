@@ -12,6 +12,7 @@ from typing import Literal
 from runner.core import usable_cores
 from runner.device.base import DEVICE_KINDS, cuda_is_usable
 from runner.spans import Level
+from runner.sync_check import SyncCheck
 from suite.arms import named_arm, twice, why_not
 from suite.errors import SuiteError
 from suite.scenario import Case, Scenario, expand, load_scenario, missing_requirements
@@ -35,6 +36,7 @@ class Options:
     """What the command line says over every scenario; None leaves it to the scenario.
 
     `instrument`: of one more run of every arm, whose times enter no verdict; with "off" there is none.
+    `sync_check`: likewise of yet another, which looks for silent waits.
     """
 
     device: str = AUTO
@@ -43,6 +45,7 @@ class Options:
     overrides: tuple[str, ...] = ()
     seed: int | None = None
     instrument: Level = "off"
+    sync_check: SyncCheck = "off"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,7 @@ class PlannedRun:
     is_warmup: bool
     rotation: int | None = None
     instrument: Level = "off"
+    sync_check: SyncCheck = "off"
     repeats: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -72,6 +76,7 @@ class PlannedCase:
     notes: tuple[str, ...]
     num_rotations: int = 0
     instrument: Level = "off"
+    sync_check: SyncCheck = "off"
 
     @property
     def seed(self) -> int:
@@ -87,7 +92,9 @@ class PlannedCase:
         return name if label == name else f"{name} [{label}]"
 
     def runs(self) -> list[PlannedRun]:
-        """Warm-up rounds, those that count, one with instruments; each runs every arm, in a seeded order.
+        """Warm-up rounds, those that count, one with instruments, one that looks for silent waits.
+
+        Each runs every arm, in a seeded order.
 
         Of a token check: the rotations of one arm after the other.
         """
@@ -96,10 +103,12 @@ class PlannedCase:
         warmups = [self._round("w", number) for number in range(self.warmup_rounds)]
         rounds = [self._round("r", number) for number in range(self.rounds)]
         instrumented = [] if self.instrument == "off" else [self._round("i", 0)]
-        return [run for one_round in (*warmups, *rounds, *instrumented) for run in one_round]
+        checked = [] if self.sync_check == "off" else [self._round("s", 0)]
+        return [run for one_round in (*warmups, *rounds, *instrumented, *checked) for run in one_round]
 
-    def _round(self, letter: Literal["w", "r", "i"], number: int) -> list[PlannedRun]:
+    def _round(self, letter: Literal["w", "r", "i", "s"], number: int) -> list[PlannedRun]:
         instrument: Level = self.instrument if letter == "i" else "off"
+        sync_check: SyncCheck = self.sync_check if letter == "s" else "off"
         order = list(self.arms)
         random.Random(f"{self.seed}:{self.case.case_id}:{letter}{number}").shuffle(order)
         return [
@@ -109,6 +118,7 @@ class PlannedCase:
                 number,
                 is_warmup=letter == "w",
                 instrument=instrument,
+                sync_check=sync_check,
             )
             for arm in order
         ]
@@ -150,6 +160,7 @@ class Plan:
                 "rounds": self.options.rounds,
                 "seed": self.options.seed,
                 "instrument": self.options.instrument,
+                "sync_check": self.options.sync_check,
                 "set": list(self.options.overrides),
             },
             "scenarios": [_resolved(scenario, self.options) for scenario in self.scenarios],
@@ -199,6 +210,7 @@ def for_check(plan: Plan) -> Plan:
             warmup_rounds=0,
             num_rotations=min(MAX_REQUESTS, case.num_requests),
             instrument="off",
+            sync_check="off",
         )
         for case in plan.cases
     )
@@ -311,6 +323,7 @@ def _plan_case(case: Case, options: Options) -> PlannedCase:
         num_requests=len(workload.requests),
         notes=workload.notes,
         instrument=options.instrument,
+        sync_check=options.sync_check,
     )
 
 

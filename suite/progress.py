@@ -198,6 +198,8 @@ def make_progress(console: Console, plan: Plan) -> AbstractContextManager[Shown]
 def _run_name(arm: str, run: PlannedRun | RunRecord) -> str:
     if run.rotation is not None:
         return f"{arm}, order {run.rotation + 1}"
+    if run.sync_check != "off":
+        return f"{arm}, check for silent waits"
     kind = "warm-up round" if run.is_warmup else "round" if run.instrument == "off" else "instrumented round"
     return f"{arm}, {kind} {run.round + 1}"
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from runner.spans import Level
+from runner.sync_check import SyncCheck
 from suite.environment import DeviceFacts
 from suite.record import Failure, RunRecord
 
@@ -59,6 +60,7 @@ class RunArm(_Message):
     is_warmup: bool
     rotation: int | None = None
     instrument: Level = "off"
+    sync_check: SyncCheck = "off"
     repeats: dict[str, int] = {}
 
 

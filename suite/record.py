@@ -14,6 +14,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from runner.spans import Level
+from runner.sync_check import SyncCheck
 
 SCHEMA_VERSION = 1
 
@@ -108,12 +109,15 @@ class RunRecord(_Frozen):
     rotation: int | None = None  # of a token check: by how many requests the order was rotated
     predicts_wrong: bool | None = None  # of a control: whether its flags predict wrong tokens; None: unknown
     instrument: Level = "off"  # what recorded its spans; above off its times enter no verdict
+    sync_check: SyncCheck = "off"  # whether silent waits were looked for, which takes time as well
     repeats: Mapping[str, int] = {}  # of an amplified run: span -> how often its commands were run
     clock_uncertainty_ns: int | None = None  # of device times on the host's clock; None: no spans of it
 
     @property
     def is_measured(self) -> bool:
         """Whether its times may enter a statistic: no warm-up, no instrument, nothing amplified."""
+        if self.sync_check != "off":
+            return False
         return not self.is_warmup and self.instrument == "off" and not self.repeats
 
 

@@ -188,6 +188,7 @@ class _Outcome:
     timelines: Mapping[str, Timeline]
     steps: Sequence[StepRecord]
     spans: Sequence[Span]
+    waits: tuple[str, ...]  # silent ones, where they were looked for
     decision: Decision | None
     failure: Failure | None
 
@@ -252,7 +253,7 @@ class CaseRunner:
 
     def _measure(self, arm: Arm, given: Sequence[WorkloadRequest], command: RunArm) -> _Outcome:
         """The timed part: nothing in it but the engine, and a word of progress now and then."""
-        recorder, instrument = Recorder(), Instrument(command.instrument)
+        recorder, instrument = Recorder(), Instrument(command.instrument, sync_check=command.sync_check)
         states: Mapping[str, RequestState] = {}
         failure, decision = None, None
         gc.collect()
@@ -281,9 +282,14 @@ class CaseRunner:
             recorder.timelines,
             recorder.steps,
             instrument.spans,
+            self._waits(failure),
             decision,
             failure,
         )
+
+    def _waits(self, failure: Failure | None) -> tuple[str, ...]:
+        """Of the run just made; nothing can be asked of a device that failed."""
+        return () if failure else tuple(found.text for found in self._device.sync_findings())
 
     def _requests(self, outcome: _Outcome, given: Sequence[WorkloadRequest]) -> list[RequestRecord]:
         return [
@@ -353,12 +359,16 @@ class CaseRunner:
             tokens=tokens,
             failure=failure,
             notes=(*self._workload.notes, *token_notes),
-            warnings=cache_warnings(metrics, self._case.scenario.traffic.shared_prefix is not None),
+            warnings=(
+                *cache_warnings(metrics, self._case.scenario.traffic.shared_prefix is not None),
+                *outcome.waits,
+            ),
             num_steps=len(outcome.steps),
             num_requests=len(requests),
             is_control=not named_arm(command.arm).is_right,
             rotation=command.rotation,
             instrument=command.instrument,
+            sync_check=command.sync_check,
             repeats=command.repeats,
             clock_uncertainty_ns=(
                 self._device.clock_uncertainty_ns if records_device(command.instrument) else None

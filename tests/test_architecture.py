@@ -58,12 +58,13 @@ def module_of(file: str) -> str:
 PLANNING_FILES = under(
     "runner",
     "core models config block_hashes blocks prefix_cache encoder_slots resident_rows admission scheduler "
-    "commands measure slot_state spans",
+    "commands measure slot_state spans sync_check",
 )
 PLANNING = (*modules(PLANNING_FILES), "runner.ranges")
 # What the suite may know of a runner: its nouns and settings, never how it plans or computes.
 FACTS = (
     *("runner.core", "runner.models", "runner.config", "runner.measure", "runner.spans"),
+    "runner.sync_check",
     "runner.inputs.arms",
 )
 HEAVY = ("torch", "transformers")
@@ -107,11 +108,14 @@ LAYERS = (
     ),
     Layer(
         "kernels",
-        under("runner/kernels", "attention encoder kvcache merge model noise program sample speculation"),
+        under(
+            "runner/kernels",
+            "attention encoder kvcache merge model noise program sample speculation sync_watch",
+        ),
         libraries=("torch", "transformers"),
         own=(
             *("runner.core", "runner.models", "runner.config", "runner.commands", "runner.slot_state"),
-            *("runner.kernels", "runner.weights"),
+            *("runner.kernels", "runner.weights", "runner.spans", "runner.sync_check"),
         ),
         never=("suite", "runner.engine", "runner.executor", "runner.inputs", "runner.scheduler"),
     ),
