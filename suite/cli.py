@@ -44,6 +44,11 @@ class Instrument(StrEnum):
     EVENTS = "events"
 
 
+class Profiler(StrEnum):
+    NSYS = "nsys"
+    TORCH = "torch"
+
+
 class Form(StrEnum):
     PERFETTO = "perfetto"
 
@@ -136,6 +141,12 @@ def run(
             "--instrument", help="Of one more run of every arm, which enters no verdict; off: no such run."
         ),
     ] = Instrument.EVENTS,
+    is_traced: Annotated[
+        bool,
+        typer.Option(
+            "--torch-trace", help="Have torch's profiler record that run too: traces/RUN.json in the folder."
+        ),
+    ] = False,
     label: Annotated[
         str | None, typer.Option("--label", help="A name in the folder's name.", metavar="TEXT")
     ] = None,
@@ -147,7 +158,9 @@ def run(
     """
     from suite import commands
 
-    options = replace(_options(device, arms, rounds, overrides, seed), instrument=instrument.value)
+    options = replace(
+        _options(device, arms, rounds, overrides, seed), instrument=instrument.value, is_traced=is_traced
+    )
     if not output_dir:
         raise SuiteError("--output-dir '': it is empty; name a folder")
     code = commands.run(paths, options, Path(output_dir), label, is_dry_run, _screen(is_json))
@@ -261,9 +274,14 @@ def profile(
     capture: Annotated[
         Path | None,
         typer.Option(
-            "--import", help="Show this capture: .sqlite, .nsys-rep or .qdstrm of nsys.", metavar="FILE"
+            "--import",
+            help="Show this capture: .sqlite, .nsys-rep or .qdstrm of nsys, .json of torch's profiler.",
+            metavar="FILE",
         ),
     ] = None,
+    tool: Annotated[
+        Profiler, typer.Option("--tool", help="Nsight Systems, or torch's own profiler in the device.")
+    ] = Profiler.NSYS,
     arm: Annotated[
         str | None, typer.Option("--arm", help="Instead of the scenario's first.", metavar="NAME")
     ] = None,
@@ -284,7 +302,8 @@ def profile(
         _leave(commands.import_capture(capture, target, _screen(is_json)))
     elif target is not None:
         options = _options(device, None, None, overrides, seed)
-        _leave(commands.profile(target, arm, options, Path(output_dir), _screen(is_json)))
+        place, screen = Path(output_dir), _screen(is_json)
+        _leave(commands.profile(target, tool.value, arm, options, place, screen))
     else:
         raise SuiteError("profile: give a scenario to run, or a capture with --import FILE")
 
