@@ -308,6 +308,52 @@ def profile(
         raise SuiteError("profile: give a scenario to run, or a capture with --import FILE")
 
 
+@app.command()
+def micro(
+    device: Annotated[
+        str, typer.Option("--device", help="auto, cuda, process or inline.", metavar="KIND")
+    ] = "auto",
+    model: Annotated[
+        str, typer.Option("--model", help="Whose linear layers and width are measured.", metavar="NAME")
+    ] = "tiny-qwen3",
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            "--threads", help="Compute threads of a CPU device; 1.", metavar="N", parser=_whole_number
+        ),
+    ] = None,
+    only: Annotated[
+        str | None,
+        typer.Option("--only", help="Groups or names of measurements: a,b.", metavar="NAMES"),
+    ] = None,
+    is_fresh: Annotated[
+        bool, typer.Option("--fresh", help="Measure the ceilings anew, though they are kept.")
+    ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "--output-dir",
+            "-o",
+            help="A folder, such as a run's, for micro.json.",
+            metavar="RUN_DIR",
+        ),
+    ] = None,
+    is_json: Json = False,
+) -> None:
+    """Measure what the machine can do at best, and the parts of a step by themselves.
+
+    Exit code 1 where not everything could be measured; what was is printed and kept.
+    """
+    from suite import commands
+
+    _leave(
+        commands.micro(
+            device, model, 1 if threads is None else threads, only, is_fresh, output, _screen(is_json)
+        )
+    )
+
+
 def _options(
     device: str,
     arms: str | None,

@@ -10,13 +10,22 @@ from pathlib import Path
 
 from runner.core import RunnerError
 from runner.device.base import DEVICE_KINDS
-from runner.models import MODELS
+from runner.models import MODELS, get_model
 from suite.arms import arm_lines, named_arm
 from suite.environment import DeviceFacts, capture
 from suite.errors import SuiteError
-from suite.experiment import EXIT_FINE, Experiment, Stop, exit_code
+from suite.experiment import EXIT_FINE, EXIT_WRONG, Experiment, Stop, exit_code
 from suite.metrics import DEFINITIONS
-from suite.plan import Options, Plan, find_files, for_check, load_scenarios, make_plan
+from suite.plan import (
+    Options,
+    Plan,
+    checked_threads,
+    find_files,
+    for_check,
+    load_scenarios,
+    make_plan,
+    timed_device,
+)
 from suite.progress import (
     logprobs_text,
     make_console,
@@ -178,6 +187,40 @@ def explain(paths: Sequence[Path], arm_name: str, options: Options, screen: Scre
         for case in expand_cases(scenario)
     ]
     screen.show([render(explanation) for explanation in found], [document(item) for item in found])
+    return EXIT_FINE
+
+
+def micro(
+    device: str,
+    model: str,
+    num_threads: int,
+    only: str | None,
+    is_fresh: bool,
+    output: Path | None,
+    screen: Screen,
+) -> int:
+    """Measure ceilings and micro-benchmarks in a process of their own; keep them where asked to."""
+    from suite.micro.catalogue import choose
+    from suite.micro.protocol import Order
+    from suite.micro.session import measure
+    from suite.micro.table import document, lines
+
+    order = Order(
+        device=timed_device(device),
+        model=get_model(model).name,
+        num_threads=checked_threads(num_threads),
+        chosen=choose(only),
+        is_fresh=is_fresh,
+    )
+    console = make_progress_console(sys.stderr)
+    folder = None if output is None else RunFolder.reuse(output)
+    findings = measure(order, lambda text: console.print(f"measuring {text}"))
+    screen.show(lines(findings), document(findings))
+    if folder is not None:
+        console.print(f"kept in {folder.write_micro(document(findings))}")
+    if findings.failure is not None:
+        console.print(f"error: not everything was measured: {findings.failure}")
+        return EXIT_WRONG
     return EXIT_FINE
 
 

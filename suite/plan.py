@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from runner.core import usable_cores
 from runner.device.base import DEVICE_KINDS, cuda_is_usable
 from runner.spans import Level
 from suite.arms import named_arm, twice, why_not
@@ -223,6 +224,22 @@ def choose_device(name: str) -> str:
             "use --device process"
         )
     return name
+
+
+def timed_device(name: str) -> str:
+    """The kind of device to time things on; SuiteError for those that are never for timing."""
+    kind = choose_device(name)
+    if kind == "lazy" or SHUFFLE.fullmatch(kind):
+        raise SuiteError(f"--device {name}: it is never for timing; use auto, process, inline or cuda")
+    return kind
+
+
+def checked_threads(number: int) -> int:
+    """SuiteError for a number of compute threads that this machine cannot run."""
+    most = usable_cores()
+    if not 1 <= number <= most:
+        raise SuiteError(f"--threads {number}: it must be from 1 to {most}, the cores this process may use")
+    return number
 
 
 def _has_cuda() -> bool:

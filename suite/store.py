@@ -39,6 +39,7 @@ SUMMARY = "summary.json"
 SUMMARY_TABLE = "summary.csv"
 REPORT = "report.html"
 TRACE = "trace.json"
+MICRO = "micro.json"
 STEPS = "steps"
 REQUESTS = "requests"
 SPANS = "spans"
@@ -114,6 +115,14 @@ class RunFolder:
             (path / SPANS).mkdir()
         return cls(path)
 
+    @classmethod
+    def reuse(cls, path: Path) -> RunFolder:
+        """A folder that may be there already, for what is added to a run."""
+        _check_parent(path)
+        with _refusals(path):
+            path.mkdir(parents=True, exist_ok=True)
+        return cls(path)
+
     def write_config(self, config: Mapping[str, object]) -> None:
         from ruamel.yaml import YAML
 
@@ -159,6 +168,12 @@ class RunFolder:
     def write_summary(self, summary: Mapping[str, object], table_csv: str) -> None:
         _replace(self.path / SUMMARY, to_json(summary, indent=2) + b"\n")
         _replace(self.path / SUMMARY_TABLE, table_csv.encode("utf-8", "backslashreplace"))
+
+    def write_micro(self, findings: Mapping[str, object]) -> Path:
+        """Micro-benchmarks and ceilings."""
+        path = self.path / MICRO
+        _replace(path, to_json(findings, indent=2) + b"\n")
+        return path
 
     def write_report(self, page: str) -> Path:
         path = self.path / REPORT

@@ -67,6 +67,8 @@ FACTS = (
     "runner.inputs.arms",
 )
 HEAVY = ("torch", "transformers")
+# The modules of suite/micro that run in the process that measures.
+MEASURING = "ceiling_probes child hashing instrument machine pool transfers"
 MACHINERY = ("runner.engine", "runner.executor", "runner.scheduler", "runner.kernels", "runner.weights")
 
 LAYERS = (
@@ -171,7 +173,7 @@ LAYERS = (
     ),
     Layer(
         "span costs",
-        under("suite", "busy_time cost_tables idle_causes lane_pieces span_costs"),
+        under("suite", "busy_time cost_tables idle_causes lane_pieces span_costs steady"),
         libraries=("numpy",),
         own=(
             *("runner.measure", "runner.spans", "suite.busy_time", "suite.errors", "suite.idle_causes"),
@@ -179,6 +181,35 @@ LAYERS = (
         ),
         never=(*HEAVY, *MACHINERY, "runner.device", "suite.store", "suite.worker", "suite.oracle"),
         banned=("os", "pathlib", "io", "time", "datetime", "shutil", "tempfile", "glob", "subprocess"),
+    ),
+    Layer(
+        "ceilings",
+        under("suite", "ceilings ceiling_store"),
+        libraries=("psutil", "pydantic"),
+        own=(*FACTS, "runner.spans", "suite.ceilings", "suite.command_costs", "suite.environment"),
+        never=(*HEAVY, *MACHINERY, "runner.device", "suite.oracle", "suite.worker", "suite.micro"),
+    ),
+    Layer(
+        "micro-benchmarks from outside",
+        under("suite/micro", "case catalogue median protocol session span_cost table timing"),
+        libraries=("pydantic",),
+        own=(
+            *("runner.models", "runner.measure", "runner.spans", "suite.ceilings", "suite.ceiling_store"),
+            *("suite.errors", "suite.schema", "suite.report.wording", "suite.micro"),
+        ),
+        not_own=modules(under("suite/micro", MEASURING)),
+        never=(*HEAVY, *MACHINERY, "runner.device", "suite.oracle", "suite.worker"),
+    ),
+    Layer(
+        "micro-benchmarks",
+        under("suite/micro", MEASURING),
+        libraries=("numpy", "torch"),
+        own=(
+            *(*PLANNING, "runner.spans", "runner.device", "runner.kernels.model", "runner.kernels.program"),
+            *("runner.weights", "suite.ceilings", "suite.ceiling_store", "suite.command_costs"),
+            *("suite.environment", "suite.micro"),
+        ),
+        never=("runner.engine", "runner.executor", "runner.scheduler", "suite.oracle", "suite.worker"),
     ),
     Layer(
         "supplied rows",

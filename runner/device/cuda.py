@@ -86,8 +86,7 @@ class CudaDevice(Device):
         self._trace = TorchTrace()
         self._timers: list[Any] = []
         self._step_id = -1
-        name = torch.cuda.get_device_name()
-        self.info = DeviceInfo("cuda", name, config.num_threads, torch.__version__)
+        self.info = DeviceInfo("cuda", device_name(), config.num_threads, torch.__version__)
         self._start_clock()
 
     def execute(self, step_id: int, commands: Sequence[Command]) -> None:
@@ -254,6 +253,15 @@ def _elapsed_ns(start: Any, end: Any) -> int:
 
 def is_available() -> bool:
     return torch.cuda.is_available()
+
+
+def cache_bytes() -> int:
+    """Size of the cache that all of the device shares."""
+    return int(torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size)
+
+
+def device_name() -> str:
+    return torch.cuda.get_device_name()
 
 
 def _pinned(item: BufferSpec) -> torch.Tensor:

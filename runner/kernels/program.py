@@ -51,7 +51,8 @@ class CopyCounter:
 class Program:
     """Executes commands given as wire tuples against `host`: the host sides of all buffers.
 
-    Any error of a command is the caller's to report; the state is undefined after it.
+    Any error of a command is the caller's to report; the state is undefined after it. `model`: the spec's,
+    where several programs share one.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Program:
         buffers: Mapping[str, BufferSpec],
         host: Mapping[str, torch.Tensor],
         device: torch.device,
+        model: DeviceModel | None = None,
     ) -> None:
         dtype = torch.float32
         self._copies = CopyCounter()
@@ -68,7 +70,7 @@ class Program:
         self._config = config
         self._host = host
         self._device = device
-        self._model = DeviceModel(spec, dtype, device)
+        self._model = model or DeviceModel(spec, dtype, device)
         self._cache = KVCache(spec, config, dtype, device)
         self._buffers = {
             name: torch.zeros(item.shape, dtype=_DTYPES[item.dtype], device=device)
