@@ -22,10 +22,11 @@ from runner.commands import (
 from runner.config import RunnerConfig
 from runner.core import DeviceError, DeviceInfo, RunnerError
 from runner.device.base import Device, DeviceReport, poison_host
+from runner.device.torch_trace import TorchTrace
 from runner.kernels.program import CopyCounter, Program
 from runner.measure import now_ns
 from runner.models import ModelSpec
-from runner.ranges import NoRanges, Ranges, nvtx_ranges
+from runner.ranges import NoRanges, Ranges
 from runner.spans import Level, Span, records_device
 
 _NOT_DONE = "it was not done when the step was retired"
@@ -82,6 +83,7 @@ class CudaDevice(Device):
         self._steps: dict[int, _LaunchedStep] = {}
         self._failure: DeviceError | None = None
         self._ranges: Ranges = NoRanges()
+        self._trace = TorchTrace()
         self._timers: list[Any] = []
         self._step_id = -1
         self.info = DeviceInfo("cuda", device_name(), config.num_threads, torch.__version__)
@@ -156,13 +158,21 @@ class CudaDevice(Device):
     def reset(self, level: Level = "off") -> None:
         self._check()
         self.level = level
-        self._ranges = NoRanges() if level == "off" else nvtx_ranges()
+        self._ranges = NoRanges() if level == "off" else self._trace.make_ranges()
         torch.cuda.synchronize()
         self._steps.clear()
         self._program.reset()
         torch.cuda.synchronize()  # the fills ran on the default stream, which no other stream waits for
         poison_host(self.host)
         self._start_clock()
+
+    def start_trace(self) -> None:
+        self._check()
+        self._trace.start()
+
+    def write_trace(self, path: str) -> None:
+        torch.cuda.synchronize()
+        self._trace.write(path)
 
     def close(self) -> None:
         if self._failure is None:

@@ -84,10 +84,17 @@ class ProcessDevice(Device):
     def reset(self, level: Level = "off") -> None:
         self._check()
         self.level = level
-        self._send((None, level))
-        self._expect("reset", _WAIT_TIMEOUT_S)
+        self._tell("reset", level)
         self._events.fill(-1)
         poison_host(self.host)
+
+    def start_trace(self) -> None:
+        self._check()
+        self._tell("start_trace")
+
+    def write_trace(self, path: str) -> None:
+        self._check()
+        self._tell("write_trace", path)
 
     def close(self) -> None:
         if self._is_closed:
@@ -130,6 +137,11 @@ class ProcessDevice(Device):
         except OSError:
             self._raise_death()
         self._submitted[0] += 1
+
+    def _tell(self, what: str, argument: str = "") -> None:
+        """What is no step, and waited for."""
+        self._send((None, (what, argument)))
+        self._expect(what, _WAIT_TIMEOUT_S)
 
     def _block(self, index: int, step_id: int) -> None:
         """Sleep until the event, an error, the child's end, or the timeout."""
