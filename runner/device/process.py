@@ -28,6 +28,7 @@ from runner.device.report import ReportRing, SpanRing
 from runner.device.shared import SharedArena
 from runner.models import ModelSpec
 from runner.spans import Level, Span, records_device
+from runner.sync_check import SyncFinding
 
 _CHILD = "runner.device.process_child"
 _START_TIMEOUT_S = 300.0
@@ -81,10 +82,16 @@ class ProcessDevice(Device):
         self._check()
         return self._spans.read(step_id, names) if records_device(self.level) else ()
 
+    def sync_findings(self) -> Sequence[SyncFinding]:
+        self._check()
+        if self.sync_check == "off":
+            return ()
+        return [SyncFinding(*found) for found in self._tell("findings")]
+
     def reset(self, level: Level = "off") -> None:
         self._check()
         self.level = level
-        self._tell("reset", level)
+        self._tell("reset", level, self.sync_check)
         self._events.fill(-1)
         poison_host(self.host)
 
@@ -138,10 +145,10 @@ class ProcessDevice(Device):
             self._raise_death()
         self._submitted[0] += 1
 
-    def _tell(self, what: str, argument: str = "") -> None:
-        """What is no step, and waited for."""
-        self._send((None, (what, argument)))
-        self._expect(what, _WAIT_TIMEOUT_S)
+    def _tell(self, what: str, *arguments: str) -> tuple[Any, ...]:
+        """Have something done that is no step; its answer."""
+        self._send((None, (what, *arguments)))
+        return self._expect(what, _WAIT_TIMEOUT_S)
 
     def _block(self, index: int, step_id: int) -> None:
         """Sleep until the event, an error, the child's end, or the timeout."""
