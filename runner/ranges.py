@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Protocol
 
 DOMAIN = "stepcost"
+STEP_RANGE = "stepcost step "  # of a torch trace: around the ranges of one step, its number behind it
 
 
 class Ranges(Protocol):

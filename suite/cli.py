@@ -50,6 +50,11 @@ class SyncCheck(StrEnum):
     ERROR = "error"
 
 
+class Profiler(StrEnum):
+    NSYS = "nsys"
+    TORCH = "torch"
+
+
 class Form(StrEnum):
     PERFETTO = "perfetto"
 
@@ -150,6 +155,12 @@ def run(
             "silence: warn of them, or let the first be an error.",
         ),
     ] = SyncCheck.OFF,
+    is_traced: Annotated[
+        bool,
+        typer.Option(
+            "--torch-trace", help="Have torch's profiler record that run too: traces/RUN.json in the folder."
+        ),
+    ] = False,
     label: Annotated[
         str | None, typer.Option("--label", help="A name in the folder's name.", metavar="TEXT")
     ] = None,
@@ -165,6 +176,7 @@ def run(
         _options(device, arms, rounds, overrides, seed),
         instrument=instrument.value,
         sync_check=sync_check.value,
+        is_traced=is_traced,
     )
     if not output_dir:
         raise SuiteError("--output-dir '': it is empty; name a folder")
@@ -250,6 +262,70 @@ def report(
 
 
 @app.command()
+def export(
+    run_dir: RunDir,
+    form: Annotated[Form, typer.Option("--format", help="perfetto: Chrome trace events.")] = Form.PERFETTO,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Instead of trace.json in the run's folder.", metavar="FILE"),
+    ] = None,
+    is_json: Json = False,
+) -> None:
+    """Write the steps and spans of a run for a viewer: lanes of host and device, arrows, counters."""
+    from suite.profile import commands
+
+    assert form is Form.PERFETTO
+    _leave(commands.export(run_dir, output, _screen(is_json)))
+
+
+@app.command()
+def profile(
+    target: Annotated[
+        Path | None,
+        typer.Argument(
+            help="A scenario to run under a profiler; with --import, a run's folder to compare with.",
+            metavar="SCENARIO|RUN_DIR",
+            show_default=False,
+        ),
+    ] = None,
+    capture: Annotated[
+        Path | None,
+        typer.Option(
+            "--import",
+            help="Show this capture: .sqlite, .nsys-rep or .qdstrm of nsys, .json of torch's profiler.",
+            metavar="FILE",
+        ),
+    ] = None,
+    tool: Annotated[
+        Profiler, typer.Option("--tool", help="Nsight Systems, or torch's own profiler in the device.")
+    ] = Profiler.NSYS,
+    arm: Annotated[
+        str | None, typer.Option("--arm", help="Instead of the scenario's first.", metavar="NAME")
+    ] = None,
+    device: Device = "auto",
+    output_dir: OutputDir = "results",
+    overrides: Set = None,
+    seed: Seed = None,
+    is_json: Json = False,
+) -> None:
+    """Run one arm under a profiler and compare its ranges with our own records, or import a capture.
+
+    A run that you put under nsys yourself can be imported as well: nsys profile -t nvtx -o FILE python -m
+    suite run ..., then profile --import FILE RUN_DIR.
+    """
+    from suite.profile import commands
+
+    if capture is not None:
+        _leave(commands.import_capture(capture, target, _screen(is_json)))
+    elif target is not None:
+        options = _options(device, None, None, overrides, seed)
+        place, screen = Path(output_dir), _screen(is_json)
+        _leave(commands.profile(target, tool.value, arm, options, place, screen))
+    else:
+        raise SuiteError("profile: give a scenario to run, or a capture with --import FILE")
+
+
+@app.command()
 def micro(
     device: Annotated[
         str, typer.Option("--device", help="auto, cuda, process or inline.", metavar="KIND")
@@ -293,64 +369,6 @@ def micro(
             device, model, 1 if threads is None else threads, only, is_fresh, output, _screen(is_json)
         )
     )
-
-
-@app.command()
-def export(
-    run_dir: RunDir,
-    form: Annotated[Form, typer.Option("--format", help="perfetto: Chrome trace events.")] = Form.PERFETTO,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="Instead of trace.json in the run's folder.", metavar="FILE"),
-    ] = None,
-    is_json: Json = False,
-) -> None:
-    """Write the steps and spans of a run for a viewer: lanes of host and device, arrows, counters."""
-    from suite.profile import commands
-
-    assert form is Form.PERFETTO
-    _leave(commands.export(run_dir, output, _screen(is_json)))
-
-
-@app.command()
-def profile(
-    target: Annotated[
-        Path | None,
-        typer.Argument(
-            help="A scenario to run under a profiler; with --import, a run's folder to compare with.",
-            metavar="SCENARIO|RUN_DIR",
-            show_default=False,
-        ),
-    ] = None,
-    capture: Annotated[
-        Path | None,
-        typer.Option(
-            "--import", help="Show this capture: .sqlite, .nsys-rep or .qdstrm of nsys.", metavar="FILE"
-        ),
-    ] = None,
-    arm: Annotated[
-        str | None, typer.Option("--arm", help="Instead of the scenario's first.", metavar="NAME")
-    ] = None,
-    device: Device = "auto",
-    output_dir: OutputDir = "results",
-    overrides: Set = None,
-    seed: Seed = None,
-    is_json: Json = False,
-) -> None:
-    """Run one arm under a profiler and compare its ranges with our own records, or import a capture.
-
-    A run that you put under nsys yourself can be imported as well: nsys profile -t nvtx -o FILE python -m
-    suite run ..., then profile --import FILE RUN_DIR.
-    """
-    from suite.profile import commands
-
-    if capture is not None:
-        _leave(commands.import_capture(capture, target, _screen(is_json)))
-    elif target is not None:
-        options = _options(device, None, None, overrides, seed)
-        _leave(commands.profile(target, arm, options, Path(output_dir), _screen(is_json)))
-    else:
-        raise SuiteError("profile: give a scenario to run, or a capture with --import FILE")
 
 
 def _options(

@@ -172,6 +172,7 @@ class Experiment:
             rotation=run.rotation,
             instrument=run.instrument,
             sync_check=run.sync_check,
+            is_traced=run.is_traced,
             repeats=dict(run.repeats),
         )
         begin = time.monotonic()

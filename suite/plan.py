@@ -37,6 +37,7 @@ class Options:
 
     `instrument`: of one more run of every arm, whose times enter no verdict; with "off" there is none.
     `sync_check`: likewise of yet another, which looks for silent waits.
+    `is_traced`: torch's profiler records that run as well.
     """
 
     device: str = AUTO
@@ -46,6 +47,7 @@ class Options:
     seed: int | None = None
     instrument: Level = "off"
     sync_check: SyncCheck = "off"
+    is_traced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,7 @@ class PlannedRun:
     rotation: int | None = None
     instrument: Level = "off"
     sync_check: SyncCheck = "off"
+    is_traced: bool = False
     repeats: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -77,6 +80,7 @@ class PlannedCase:
     num_rotations: int = 0
     instrument: Level = "off"
     sync_check: SyncCheck = "off"
+    is_traced: bool = False
 
     @property
     def seed(self) -> int:
@@ -119,6 +123,7 @@ class PlannedCase:
                 is_warmup=letter == "w",
                 instrument=instrument,
                 sync_check=sync_check,
+                is_traced=self.is_traced and instrument != "off",
             )
             for arm in order
         ]
@@ -324,6 +329,7 @@ def _plan_case(case: Case, options: Options) -> PlannedCase:
         notes=workload.notes,
         instrument=options.instrument,
         sync_check=options.sync_check,
+        is_traced=options.is_traced,
     )
 
 

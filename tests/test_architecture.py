@@ -101,7 +101,7 @@ LAYERS = (
     ),
     Layer(
         "device side of a device",
-        under("runner/device", "command_runner cuda host process_child"),
+        under("runner/device", "command_runner cuda host process_child torch_trace"),
         libraries=("numpy", "torch"),
         own=(*PLANNING, "runner.device", "runner.kernels"),
         never=("suite", "runner.engine", "runner.executor", "runner.inputs"),
@@ -151,10 +151,10 @@ LAYERS = (
     ),
     Layer(
         "captures",
-        under("suite/profile", "attribution capture comparison perfetto scopes wording"),
+        under("suite/profile", "attribution capture comparison merged perfetto scopes wording"),
         own=(
             *("runner.measure", "runner.ranges", "runner.spans"),
-            *under_profile("attribution capture comparison scopes"),
+            *under_profile("attribution capture comparison perfetto scopes"),
         ),
         loads=(),
         never=(*HEAVY, *MACHINERY, "runner.device", "suite.store"),

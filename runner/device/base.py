@@ -77,6 +77,17 @@ class Device(ABC):
     def reset(self, level: Level = "off") -> None:
         """Poison device memory and host buffers; nothing may be in flight. Instrument what follows."""
 
+    def start_trace(self) -> None:
+        """Have torch's profiler record what runs from the next reset on, under the spans' names.
+
+        In the place of NVTX ranges, and above level `off`. RunnerError where the device cannot.
+        """
+        raise RunnerError(f"device {self.info.kind} computes nothing that torch's profiler could record")
+
+    def write_trace(self, path: str) -> None:
+        """Stop it and write what it recorded as Chrome trace events. Nothing may be in flight."""
+        raise RunnerError(f"device {self.info.kind} records no trace")
+
     @abstractmethod
     def close(self) -> None:
         """Give everything back. Harmless when called twice."""

@@ -24,11 +24,12 @@ from runner.commands import (
 from runner.config import RunnerConfig
 from runner.core import DeviceError, DeviceInfo, RunnerError
 from runner.device.base import Device, DeviceReport, poison_host
+from runner.device.torch_trace import TorchTrace
 from runner.kernels.program import CopyCounter, Program
 from runner.kernels.sync_watch import SYNC_WARNING
 from runner.measure import now_ns
 from runner.models import ModelSpec
-from runner.ranges import NoRanges, Ranges, nvtx_ranges
+from runner.ranges import NoRanges, Ranges
 from runner.spans import Level, Span, records_device
 from runner.sync_check import SyncFinding
 
@@ -86,6 +87,7 @@ class CudaDevice(Device):
         self._steps: dict[int, _LaunchedStep] = {}
         self._failure: DeviceError | None = None
         self._ranges: Ranges = NoRanges()
+        self._trace = TorchTrace()
         self._timers: list[Any] = []
         self._step_id = -1
         self.info = DeviceInfo("cuda", device_name(), config.num_threads, torch.__version__)
@@ -167,13 +169,21 @@ class CudaDevice(Device):
         self.level = level
         self._program.watch.mode = self.sync_check
         self._program.watch.clear()
-        self._ranges = NoRanges() if level == "off" else nvtx_ranges()
+        self._ranges = NoRanges() if level == "off" else self._trace.make_ranges()
         torch.cuda.synchronize()
         self._steps.clear()
         self._program.reset()
         torch.cuda.synchronize()  # the fills ran on the default stream, which no other stream waits for
         poison_host(self.host)
         self._start_clock()
+
+    def start_trace(self) -> None:
+        self._check()
+        self._trace.start()
+
+    def write_trace(self, path: str) -> None:
+        torch.cuda.synchronize()
+        self._trace.write(path)
 
     def close(self) -> None:
         if self._failure is None:

@@ -86,16 +86,22 @@ class ProcessDevice(Device):
         self._check()
         if self.sync_check == "off":
             return ()
-        self._send((None, None))
-        return [SyncFinding(*found) for found in self._expect("findings", _WAIT_TIMEOUT_S)]
+        return [SyncFinding(*found) for found in self._tell("findings")]
 
     def reset(self, level: Level = "off") -> None:
         self._check()
         self.level = level
-        self._send((None, (level, self.sync_check)))
-        self._expect("reset", _WAIT_TIMEOUT_S)
+        self._tell("reset", level, self.sync_check)
         self._events.fill(-1)
         poison_host(self.host)
+
+    def start_trace(self) -> None:
+        self._check()
+        self._tell("start_trace")
+
+    def write_trace(self, path: str) -> None:
+        self._check()
+        self._tell("write_trace", path)
 
     def close(self) -> None:
         if self._is_closed:
@@ -138,6 +144,11 @@ class ProcessDevice(Device):
         except OSError:
             self._raise_death()
         self._submitted[0] += 1
+
+    def _tell(self, what: str, *arguments: str) -> tuple[Any, ...]:
+        """Have something done that is no step; its answer."""
+        self._send((None, (what, *arguments)))
+        return self._expect(what, _WAIT_TIMEOUT_S)
 
     def _block(self, index: int, step_id: int) -> None:
         """Sleep until the event, an error, the child's end, or the timeout."""

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from runner.ranges import DOMAIN
+from runner.ranges import DOMAIN, STEP_RANGE
 from suite.profile.scopes import is_vllm_scope
 
 Tool = Literal["nsys", "torch"]
 STEP_PREFIX = "step "
-STEP_RANGE = "stepcost step "  # of a torch trace: around the ranges of one step, its number behind it
 WINDOW = "stepcost window"  # the range around the steps that a profiler is to capture
 NO_OWN_RANGES = "no stepcost ranges in this capture"
 

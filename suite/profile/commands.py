@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from runner.spans import Span
 from suite.errors import SuiteError
 from suite.plan import Options
-from suite.profile.capture import Capture
+from suite.profile.capture import Capture, Tool
 from suite.profile.comparison import beside_vllm, compare, span_totals
 from suite.profile.files import read_capture
 from suite.profile.nsys import find_nsys, losing_versions
 from suite.profile.perfetto import TracedRun, trace_document
-from suite.profile.session import Profiled, plan_profile, run_under_nsys
+from suite.profile.session import Profiled, plan_profile, run_under_nsys, run_under_torch
 from suite.profile.wording import (
     beside_document,
     beside_lines,
@@ -35,15 +35,21 @@ if TYPE_CHECKING:
 EXIT_FINE = 0
 
 
-def profile(scenario: Path, arm: str | None, options: Options, output_dir: Path, screen: Screen) -> int:
-    """Run one arm under nsys and compare what it captured with our own records of the same run."""
-    warn = make_progress_console(sys.stderr).print
+def profile(
+    scenario: Path, tool: Tool, arm: str | None, options: Options, output_dir: Path, screen: Screen
+) -> int:
+    """Run one arm under a profiler and compare what it captured with our own records of the same run."""
+    tell = make_progress_console(sys.stderr).print
     plan, arm = plan_profile(scenario, arm, options)
-    warning = losing_versions(find_nsys())
-    if warning:
-        warn(f"warning: {warning}")
-    warn(f"{plan.cases[0].title}, arm {arm}: under nsys")
-    profiled = run_under_nsys(scenario, plan, arm, output_dir)
+    if tool == "torch":
+        tell(f"{plan.cases[0].title}, arm {arm}: with torch's profiler in its device")
+        profiled = run_under_torch(scenario, plan, arm, output_dir)
+    else:
+        warning = losing_versions(find_nsys())
+        if warning:
+            tell(f"warning: {warning}")
+        tell(f"{plan.cases[0].title}, arm {arm}: under nsys")
+        profiled = run_under_nsys(scenario, plan, arm, output_dir)
     _show(profiled.capture, _recorded(load_run(profiled.run_dir)), screen, profiled)
     return EXIT_FINE
 
@@ -113,7 +119,7 @@ def _show(
     if spans is not None:
         comparison = compare(spans, capture)
         own = span_totals(spans)
-        lines += ["", *comparison_lines(comparison)]
+        lines += ["", *comparison_lines(comparison, capture.tool == "torch")]
         document["comparison"] = comparison_document(comparison)
     elif capture.ranges:
         lines += ["", *range_lines(capture)]

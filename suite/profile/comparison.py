@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from runner.ranges import STEP_RANGE
 from runner.spans import Lane, Span
-from suite.profile.capture import STEP_RANGE, WINDOW, Capture, CapturedRange, Total, totals
+from suite.profile.capture import WINDOW, Capture, CapturedRange, Total, totals
 from suite.profile.scopes import covers, our_spans
 
 TOLERANCE_RATIO = 0.05

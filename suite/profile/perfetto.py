@@ -72,6 +72,11 @@ def trace_document(runs: Sequence[TracedRun]) -> dict[str, object]:
     }
 
 
+def host_events(run: TracedRun, first_pid: int, base_ns: int) -> list[Event]:
+    """What the host did and the steps, for a trace that has the device already. 0 in it is `base_ns`."""
+    return list(_Drawing(run, first_pid, base_ns, draws_device=False).events(count(1)))
+
+
 def _times(run: TracedRun) -> Iterator[int]:
     yield from (step.start_ns for step in run.steps)
     yield from (span.start_ns for span in run.spans if span.start_ns is not None)
@@ -81,8 +86,9 @@ def _times(run: TracedRun) -> Iterator[int]:
 class _Drawing:
     """One run's events. `notes` says what could not be drawn."""
 
-    def __init__(self, run: TracedRun, first_pid: int, base_ns: int) -> None:
+    def __init__(self, run: TracedRun, first_pid: int, base_ns: int, draws_device: bool = True) -> None:
         self._run = run
+        self._draws_device = draws_device
         self._first_pid = first_pid
         self._base_ns = base_ns
         self.notes: list[str] = []
@@ -124,7 +130,7 @@ class _Drawing:
             name = step_label(step.kind, step.ids_route, step.embeds_route)
             args = _figures(step)
             yield _Slice(name, _STEPS, 1 + row, step.start_ns, step.end_ns, step.step_id, args)
-            if not has_device:
+            if self._draws_device and not has_device:
                 start, end = step.device_start_ns, step.device_end_ns
                 yield _Slice(name, _DEVICE, 1, start, end, step.step_id, {"step": step.step_id})
 

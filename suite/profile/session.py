@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from suite.errors import SuiteError
 from suite.plan import CUDA, Options, Plan, make_plan
 from suite.profile.capture import Capture
 from suite.profile.files import read_capture
+from suite.profile.merged import with_host
 from suite.profile.nsys import (
     find_nsys,
     profile_command,
@@ -26,6 +27,8 @@ from suite.profile.nsys import (
     to_sqlite,
     written_report,
 )
+from suite.profile.trace_events import capture_of, read_document
+from suite.store import TRACES, load_run, to_json, write_file
 
 # -P: a file of the user's named like one of our packages must not be imported in its place.
 _SUITE = (sys.executable, "-P", "-c", "from suite.cli import main; main()")
@@ -77,6 +80,30 @@ def run_under_nsys(scenario: Path, plan: Plan, arm: str, output_dir: Path) -> Pr
         capture = read_capture(run_dir / exported.name)
         kept = _keep(run_dir, output_dir)
         return Profiled(kept, capture, kept / exported.name)
+
+
+def run_under_torch(scenario: Path, plan: Plan, arm: str, output_dir: Path) -> Profiled:
+    """Run with torch's profiler in the device, and write its trace with the host's phases as profile.json.
+
+    SuiteError where the run failed.
+    """
+    with _making(output_dir) as folder:
+        command = [*run_command(scenario, plan, arm, folder), "--torch-trace"]
+        said = _run(command, _environment())
+        kept = _keep(_run_in(folder, said), output_dir)
+    loaded = load_run(kept)
+    traced = [run for run in loaded.runs if (kept / TRACES / f"{run.run_id}.json").is_file()]
+    if not traced:
+        raise SuiteError(f"{kept}: its device wrote no trace; see what became of the run there")
+    file = kept / TRACES / f"{traced[0].run_id}.json"
+    document = read_document(file)
+    capture = capture_of(document)
+    steps, spans = loaded.step_records(traced[0].run_id), loaded.spans(traced[0].run_id)
+    merged = with_host(document, capture, arm, steps, spans)
+    if merged is not None:
+        with suppress(ValueError):  # a figure of torch's that strict JSON has not: its own file is kept
+            file = write_file(kept / f"{_REPORT}.json", to_json(merged) + b"\n")
+    return Profiled(kept, capture, file)
 
 
 def run_command(scenario: Path, plan: Plan, arm: str, folder: Path) -> list[str]:

@@ -11,11 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from runner.ranges import DOMAIN
+from runner.ranges import DOMAIN, STEP_RANGE
 from suite.errors import SuiteError
 from suite.profile.attribution import Launch, attribute
 from suite.profile.capture import (
-    STEP_RANGE,
     Capture,
     CapturedProcess,
     CapturedRange,

@@ -40,7 +40,8 @@ def _device_cells(device: Mapping[str, tuple[int, int]], name: str) -> list[str]
     return [str(found[0]), _ms(found[1])] if found else [NOTHING, NOTHING]
 
 
-def comparison_lines(comparison: Comparison) -> list[str]:
+def comparison_lines(comparison: Comparison, is_torch: bool = False) -> list[str]:
+    """A row a span; `is_torch`: the capture is of torch's profiler."""
     header = ["span", "lane", "n ours", "n capture", "ms ours", "ms capture", "us a range", "verdict"]
     rows = [
         [
@@ -56,6 +57,7 @@ def comparison_lines(comparison: Comparison) -> list[str]:
     ]
     return [
         *table(header, rows, num_left=2),
+        *(["torch's ranges hold their own cost, which is what is longer here"] if is_torch else []),
         f"steps: {comparison.num_steps_ours} recorded, {comparison.num_steps_captured} captured",
         "us a range: by how much a captured range is longer than ours; equal: within 5 % or 2 us a range",
     ]

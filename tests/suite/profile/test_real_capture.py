@@ -5,37 +5,19 @@ Under CI=true a missing nsys fails; elsewhere these are skipped.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from real_scenario import profile_scenario
 
 from runner.spans import HOST_PHASES
-from suite.cli import app
 from suite.profile.nsys import find_nsys, losing_versions
 from suite.profile.nsys_sqlite import read_sqlite
 from suite.store import load_run
 
 MAX_TRIES = 3  # a machine that is busy for a moment stretches what lies between two clock readings
-
-SCENARIO = """
-name: captured
-model: tiny-gemma3-vl
-runner: {max_num_seqs: 8, max_num_batched_tokens: 64, max_model_len: 128}
-traffic:
-  num_requests: 8
-  arrivals: {kind: all_at_once}
-  prompt_tokens: {uniform: [12, 40]}
-  output_tokens: {uniform: [8, 12]}
-  multimodal_ratio: 0.5
-  embeds_ratio: 0.5
-arms: [refresh]
-rounds: 1
-timeout_s: 120
-"""
 
 
 @pytest.fixture(scope="module")
@@ -50,23 +32,12 @@ def nsys():
     return found
 
 
-def profiled(folder):
-    """What `suite profile` prints of one run: as JSON."""
-    folder.mkdir()
-    scenario = folder / "scenario.yaml"
-    scenario.write_text(SCENARIO)
-    arguments = ["profile", scenario, "--device", "process", "-o", folder / "out", "--json"]
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert result.exit_code == 0, result.output
-    return json.loads(result.stdout)
-
-
 @pytest.fixture(scope="module")
 def document(nsys, tmp_path_factory):
     """The first of a few captures whose host times agree with our records; the last where none does."""
     folder = tmp_path_factory.mktemp("captures")
     for number in range(MAX_TRIES):
-        document = profiled(folder / str(number))
+        document = profile_scenario(folder / str(number))
         if all(row["verdict"] == "equal" for row in host_rows(document)):
             break
     return document
