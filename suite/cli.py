@@ -44,6 +44,15 @@ class Instrument(StrEnum):
     EVENTS = "events"
 
 
+class Profiler(StrEnum):
+    NSYS = "nsys"
+    TORCH = "torch"
+
+
+class Form(StrEnum):
+    PERFETTO = "perfetto"
+
+
 class Commands(typer.core.TyperGroup):
     """A user's mistake ends any command with one message and no traceback."""
 
@@ -108,6 +117,7 @@ Seed = Annotated[
     typer.Option("--seed", help="Instead of the scenario's.", metavar="N", parser=_whole_number),
 ]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
+RunDir = Annotated[Path, typer.Argument(help="The folder of a run.", metavar="RUN_DIR")]
 OutputDir = Annotated[
     str,
     typer.Option("--output-dir", "-o", help="Where the run's own folder is made.", metavar="DIRECTORY"),
@@ -131,6 +141,12 @@ def run(
             "--instrument", help="Of one more run of every arm, which enters no verdict; off: no such run."
         ),
     ] = Instrument.EVENTS,
+    is_traced: Annotated[
+        bool,
+        typer.Option(
+            "--torch-trace", help="Have torch's profiler record that run too: traces/RUN.json in the folder."
+        ),
+    ] = False,
     label: Annotated[
         str | None, typer.Option("--label", help="A name in the folder's name.", metavar="TEXT")
     ] = None,
@@ -142,7 +158,9 @@ def run(
     """
     from suite import commands
 
-    options = replace(_options(device, arms, rounds, overrides, seed), instrument=instrument.value)
+    options = replace(
+        _options(device, arms, rounds, overrides, seed), instrument=instrument.value, is_traced=is_traced
+    )
     if not output_dir:
         raise SuiteError("--output-dir '': it is empty; name a folder")
     code = commands.run(paths, options, Path(output_dir), label, is_dry_run, _screen(is_json))
@@ -217,13 +235,77 @@ def list_known(
 
 @app.command()
 def report(
-    run_dir: Annotated[Path, typer.Argument(help="The folder of a run.", metavar="RUN_DIR")],
+    run_dir: RunDir,
     is_json: Json = False,
 ) -> None:
     """Make the summary and the report of a run folder anew."""
     from suite import commands
 
     _leave(commands.report(run_dir, _screen(is_json)))
+
+
+@app.command()
+def export(
+    run_dir: RunDir,
+    form: Annotated[Form, typer.Option("--format", help="perfetto: Chrome trace events.")] = Form.PERFETTO,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Instead of trace.json in the run's folder.", metavar="FILE"),
+    ] = None,
+    is_json: Json = False,
+) -> None:
+    """Write the steps and spans of a run for a viewer: lanes of host and device, arrows, counters."""
+    from suite.profile import commands
+
+    assert form is Form.PERFETTO
+    _leave(commands.export(run_dir, output, _screen(is_json)))
+
+
+@app.command()
+def profile(
+    target: Annotated[
+        Path | None,
+        typer.Argument(
+            help="A scenario to run under a profiler; with --import, a run's folder to compare with.",
+            metavar="SCENARIO|RUN_DIR",
+            show_default=False,
+        ),
+    ] = None,
+    capture: Annotated[
+        Path | None,
+        typer.Option(
+            "--import",
+            help="Show this capture: .sqlite, .nsys-rep or .qdstrm of nsys, .json of torch's profiler.",
+            metavar="FILE",
+        ),
+    ] = None,
+    tool: Annotated[
+        Profiler, typer.Option("--tool", help="Nsight Systems, or torch's own profiler in the device.")
+    ] = Profiler.NSYS,
+    arm: Annotated[
+        str | None, typer.Option("--arm", help="Instead of the scenario's first.", metavar="NAME")
+    ] = None,
+    device: Device = "auto",
+    output_dir: OutputDir = "results",
+    overrides: Set = None,
+    seed: Seed = None,
+    is_json: Json = False,
+) -> None:
+    """Run one arm under a profiler and compare its ranges with our own records, or import a capture.
+
+    A run that you put under nsys yourself can be imported as well: nsys profile -t nvtx -o FILE python -m
+    suite run ..., then profile --import FILE RUN_DIR.
+    """
+    from suite.profile import commands
+
+    if capture is not None:
+        _leave(commands.import_capture(capture, target, _screen(is_json)))
+    elif target is not None:
+        options = _options(device, None, None, overrides, seed)
+        place, screen = Path(output_dir), _screen(is_json)
+        _leave(commands.profile(target, tool.value, arm, options, place, screen))
+    else:
+        raise SuiteError("profile: give a scenario to run, or a capture with --import FILE")
 
 
 @app.command()

@@ -171,6 +171,7 @@ class Experiment:
             is_warmup=run.is_warmup,
             rotation=run.rotation,
             instrument=run.instrument,
+            is_traced=run.is_traced,
             repeats=dict(run.repeats),
         )
         begin = time.monotonic()

@@ -35,6 +35,7 @@ class Options:
     """What the command line says over every scenario; None leaves it to the scenario.
 
     `instrument`: of one more run of every arm, whose times enter no verdict; with "off" there is none.
+    `is_traced`: torch's profiler records that run as well.
     """
 
     device: str = AUTO
@@ -43,6 +44,7 @@ class Options:
     overrides: tuple[str, ...] = ()
     seed: int | None = None
     instrument: Level = "off"
+    is_traced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,7 @@ class PlannedRun:
     is_warmup: bool
     rotation: int | None = None
     instrument: Level = "off"
+    is_traced: bool = False
     repeats: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -72,6 +75,7 @@ class PlannedCase:
     notes: tuple[str, ...]
     num_rotations: int = 0
     instrument: Level = "off"
+    is_traced: bool = False
 
     @property
     def seed(self) -> int:
@@ -109,6 +113,7 @@ class PlannedCase:
                 number,
                 is_warmup=letter == "w",
                 instrument=instrument,
+                is_traced=self.is_traced and instrument != "off",
             )
             for arm in order
         ]
@@ -311,6 +316,7 @@ def _plan_case(case: Case, options: Options) -> PlannedCase:
         num_requests=len(workload.requests),
         notes=workload.notes,
         instrument=options.instrument,
+        is_traced=options.is_traced,
     )
 
 

@@ -49,6 +49,7 @@ class RunArm(_Message):
     """Run one arm once. Answered by any number of Progress, then Finished or StorageFailed.
 
     With a `rotation` it serves the token case (suite/token_case.py), so many requests of it moved to the end.
+    `is_traced`: torch's profiler records it, where it has an instrument and a folder.
     `repeats`: span -> how often its commands are run (runner.commands.is_repeatable).
     """
 
@@ -59,6 +60,7 @@ class RunArm(_Message):
     is_warmup: bool
     rotation: int | None = None
     instrument: Level = "off"
+    is_traced: bool = False
     repeats: dict[str, int] = {}
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from suite.arms import named_arm
 from suite.checks import Finding, check_runs
 from suite.record import RunRecord
+from suite.step_costs import costs_by_arm
 from suite.store import RunFolder, load_run
 from suite.summary import ArmSummary, summarise, to_csv, to_document
 
@@ -46,9 +47,10 @@ def publish(path: Path, is_interrupted: bool | None = None) -> Published:
     findings = check_runs(loaded.runs, loaded.request_records, loaded.step_records)
     arms = summarise(loaded.runs, findings)
     folder = RunFolder(path)
-    summary = to_document(arms, findings, loaded.skipped, is_interrupted)
+    costs = costs_by_arm(loaded.runs, loaded)
+    summary = to_document(arms, findings, loaded.skipped, is_interrupted, costs)
     folder.write_summary(summary, to_csv(arms))
-    report = folder.write_report(render(from_loaded(load_run(path))))
+    report = folder.write_report(render(from_loaded(load_run(path), costs)))
     return Published(
         path=path,
         report=report,

@@ -25,7 +25,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from runner.commands import STREAMS
 from runner.measure import StepRecord
 from runner.spans import NO_STEP, Span
 from suite.busy_time import BusyTime, Interval
@@ -113,7 +112,7 @@ def span_costs(records: Sequence[StepRecord], spans: Iterable[Span]) -> SpanCost
     """
     lanes, missing = _by_lane(spans, {record.step_id: record for record in records})
     host = pieces_of(lanes["host"])
-    compute, output = (_of_spans(pieces_of(lanes[lane], DEVICE_SLACK_NS)) for lane in STREAMS)
+    compute, output = (_of_spans(pieces_of(lanes[lane], DEVICE_SLACK_NS)) for lane in ("compute", "output"))
     busy = BusyTime(_busy(records, lanes["compute"]))
     host_times, output_times = _by_step(host), _by_step(output)
     devices = _device_times(records, compute)

@@ -38,10 +38,12 @@ RUNS = "runs.jsonl"
 SUMMARY = "summary.json"
 SUMMARY_TABLE = "summary.csv"
 REPORT = "report.html"
+TRACE = "trace.json"
 MICRO = "micro.json"
 STEPS = "steps"
 REQUESTS = "requests"
 SPANS = "spans"
+TRACES = "traces"
 
 _MAX_NAME = 48
 _PLAIN_NAME = re.compile(r"[a-z0-9](?:[a-z0-9_-]*[a-z0-9])?")
@@ -156,6 +158,13 @@ class RunFolder:
     def write_spans(self, run_id: str, spans: Sequence[Span]) -> None:
         _replace_table(self.path / SPANS / f"{run_id}.parquet", _span_table(spans))
 
+    def trace_file(self, run_id: str) -> Path:
+        """Where the trace of torch's profiler of a run goes; its folder is made."""
+        folder = self.path / TRACES
+        with _refusals(folder):
+            folder.mkdir(exist_ok=True)
+        return folder / f"{run_id}.json"
+
     def write_summary(self, summary: Mapping[str, object], table_csv: str) -> None:
         _replace(self.path / SUMMARY, to_json(summary, indent=2) + b"\n")
         _replace(self.path / SUMMARY_TABLE, table_csv.encode("utf-8", "backslashreplace"))
@@ -170,6 +179,12 @@ class RunFolder:
         path = self.path / REPORT
         _replace(path, page.encode("utf-8", "backslashreplace"))
         return path
+
+
+def write_file(path: Path, content: bytes) -> Path:
+    """Write a file whole or not at all. SuiteError naming the path where the disk refuses."""
+    _replace(path, content)
+    return path
 
 
 def _check_parent(parent: Path) -> None:

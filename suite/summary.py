@@ -10,10 +10,12 @@ import io
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from types import MappingProxyType
 
 from suite.checks import Finding
 from suite.control import control_verdict
 from suite.record import LogprobVerdict, Metric, RunRecord, Status, TokenVerdict
+from suite.step_costs import ArmKey, StepCosts
 
 SUMMARY_SCHEMA_VERSION = 1
 
@@ -198,18 +200,19 @@ def to_document(
     findings: Sequence[Finding],
     skipped: Sequence[tuple[str, str]],
     is_interrupted: bool,
+    costs: Mapping[ArmKey, StepCosts] = MappingProxyType({}),
 ) -> dict[str, object]:
-    """What summary.json holds."""
+    """What summary.json holds; `costs` by scenario, case and arm."""
     return {
         "schema_version": SUMMARY_SCHEMA_VERSION,
         "status": "interrupted" if is_interrupted else "completed",
-        "arms": [_arm_document(arm) for arm in arms],
+        "arms": [_arm_document(arm, costs.get((arm.scenario, arm.case_id, arm.arm))) for arm in arms],
         "findings": [asdict(finding) for finding in findings],
         "skipped": [{"scenario": name, "reason": reason} for name, reason in skipped],
     }
 
 
-def _arm_document(arm: ArmSummary) -> dict[str, object]:
+def _arm_document(arm: ArmSummary, costs: StepCosts | None) -> dict[str, object]:
     return {
         "scenario": arm.scenario,
         "case_id": arm.case_id,
@@ -221,6 +224,7 @@ def _arm_document(arm: ArmSummary) -> dict[str, object]:
         "num_interrupted": arm.num_interrupted,
         "num_warmup": arm.num_warmup,
         "instrument": asdict(arm.instrument) if arm.instrument else None,
+        "step_costs": costs.document() if costs else None,
         "is_valid": arm.is_valid,
         "control": arm.control,
         "tokens": arm.tokens.model_dump(mode="json") if arm.tokens else None,

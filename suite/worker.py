@@ -12,8 +12,9 @@ import queue
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
 
 PROGRESS_PERIOD_NS = 500_000_000
 MAX_DETAIL = 4000
+TRACED = "recorded by torch's profiler, which makes every operation longer"
 MAX_SHOWN_REQUESTS = 3
 _EARLY = (FinishReason.EOS.value, FinishReason.STOP.value)
 
@@ -218,7 +220,8 @@ class CaseRunner:
         given = self._given(arm)
         if command.rotation is not None:
             given = rotated(choose(given), command.rotation)
-        outcome = self._measure(arm, given, command)
+        with self._traced(command):
+            outcome = self._measure(arm, given, command)
         self._send(Progress(phase="check"))
         requests = self._requests(outcome, given)
         failure = outcome.failure or _nothing_completed(requests)
@@ -233,6 +236,20 @@ class CaseRunner:
         if record.is_control and command.rotation is not None:
             record = record.model_copy(update={"predicts_wrong": self._predicts_wrong(arm, given, requests)})
         return Finished(record=record, is_leaving=outcome.failure is not None)
+
+    @contextmanager
+    def _traced(self, command: RunArm) -> Iterator[None]:
+        """Torch's profiler around a run that asks for it. A device that failed has no trace to give."""
+        if not command.is_traced or self._opening.folder is None:
+            yield
+            return
+        path = RunFolder(Path(self._opening.folder)).trace_file(command.run_id).absolute()
+        temporary = path.with_name(f".{path.name}.tmp")
+        self._device.start_trace()
+        yield
+        with suppress(DeviceError):
+            self._device.write_trace(str(temporary))
+            temporary.replace(path)
 
     def _given(self, arm: Arm) -> tuple[WorkloadRequest, ...]:
         """The requests as this arm gets them: as token ids, or with their rows supplied."""
@@ -352,7 +369,7 @@ class CaseRunner:
             metrics=metrics,
             tokens=tokens,
             failure=failure,
-            notes=(*self._workload.notes, *token_notes),
+            notes=(*self._workload.notes, *([TRACED] if command.is_traced else []), *token_notes),
             warnings=cache_warnings(metrics, self._case.scenario.traffic.shared_prefix is not None),
             num_steps=len(outcome.steps),
             num_requests=len(requests),

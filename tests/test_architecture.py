@@ -43,6 +43,10 @@ def under(folder: str, names: str) -> tuple[str, ...]:
     return tuple(f"{folder}/{name}.py" for name in names.split())
 
 
+def under_profile(names: str) -> tuple[str, ...]:
+    return modules(under("suite/profile", names))
+
+
 def modules(files: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(module_of(file) for file in files)
 
@@ -96,7 +100,7 @@ LAYERS = (
     ),
     Layer(
         "device side of a device",
-        under("runner/device", "command_runner cuda host process_child"),
+        under("runner/device", "command_runner cuda host process_child torch_trace"),
         libraries=("numpy", "torch"),
         own=(*PLANNING, "runner.device", "runner.kernels"),
         never=("suite", "runner.engine", "runner.executor", "runner.inputs"),
@@ -130,7 +134,7 @@ LAYERS = (
             ),
             *under("suite", "logprob_check prefix_demand prompt_drawing record sampling scenario"),
             *under("suite", "scenario_source schema store summary token_case torch_file traffic"),
-            *under("suite", "worker_process workload yaml_source"),
+            *under("suite", "step_costs worker_process workload yaml_source"),
             *under("suite/traces", "azure_lmm azure_lmm_rebased base reading sample"),
         ),
         libraries=(
@@ -142,12 +146,41 @@ LAYERS = (
         never=(*HEAVY, *MACHINERY, "suite.oracle", "suite.worker"),
     ),
     Layer(
+        "captures",
+        under("suite/profile", "attribution capture comparison merged perfetto scopes wording"),
+        own=(
+            *("runner.measure", "runner.ranges", "runner.spans"),
+            *under_profile("attribution capture comparison perfetto scopes"),
+        ),
+        loads=(),
+        never=(*HEAVY, *MACHINERY, "runner.device", "suite.store"),
+        banned=("os", "pathlib", "io", "time", "subprocess"),
+    ),
+    Layer(
+        "profilers",
+        under("suite/profile", "commands files nsys nsys_sqlite session trace_events"),
+        own=("runner.ranges", "runner.spans", *FACTS, "suite"),
+        not_own=("suite.oracle", "suite.worker", "suite.report"),
+        never=(*HEAVY, *MACHINERY, "suite.oracle", "suite.worker"),
+    ),
+    Layer(
         "explain",
         under("suite", "command_costs explain prediction"),
         libraries=("numpy",),
         own=(*FACTS, "runner.commands", "runner.device.null", "runner.engine", "suite"),
         not_own=("suite.oracle", "suite.worker", "suite.report"),
         never=(*HEAVY, "runner.kernels", "runner.weights", "suite.oracle", "suite.worker"),
+    ),
+    Layer(
+        "span costs",
+        under("suite", "busy_time cost_tables idle_causes lane_pieces span_costs steady"),
+        libraries=("numpy",),
+        own=(
+            *("runner.measure", "runner.spans", "suite.busy_time", "suite.errors", "suite.idle_causes"),
+            *("suite.lane_pieces", "suite.metrics", "suite.span_costs"),
+        ),
+        never=(*HEAVY, *MACHINERY, "runner.device", "suite.store", "suite.worker", "suite.oracle"),
+        banned=("os", "pathlib", "io", "time", "datetime", "shutil", "tempfile", "glob", "subprocess"),
     ),
     Layer(
         "ceilings",
@@ -204,11 +237,14 @@ LAYERS = (
     ),
     Layer(
         "report",
-        under("suite/report", "answer chart data figures page samples tables wording"),
+        under(
+            "suite/report", "answer chart data figures page samples span_figures span_tables tables wording"
+        ),
         libraries=("numpy", "pandas", "plotly", "jinja2", "markupsafe"),
         own=(
             *("runner.core", "runner.measure", "runner.spans", "suite.record", "suite.metrics"),
             *("suite.checks", "suite.control", "suite.summary", "suite.report"),
+            *("suite.cost_tables", "suite.step_costs"),
         ),
         never=(*HEAVY, *MACHINERY, "runner.device", "suite.store", "suite.worker", "suite.oracle"),
         banned=("os", "pathlib", "io", "time", "datetime", "shutil", "tempfile", "glob", "subprocess"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import pandas as pd
@@ -16,6 +17,7 @@ from suite.control import control_verdict
 from suite.metrics import CACHING_OFF, DEFINITIONS, SPECULATION_OFF, Definition
 from suite.record import Failure, Metric, RunRecord, Status
 from suite.report.samples import with_latencies, with_step_times
+from suite.step_costs import ArmKey, StepCosts, of_arm
 
 
 class LoadedRun(Protocol):
@@ -72,6 +74,7 @@ class Series:
     runs: tuple[MeasuredRun, ...]
     records: tuple[RunRecord, ...]
     findings: tuple[Finding, ...] = ()
+    costs: StepCosts | None = None  # of its instrumented run; None: there was none
 
     @property
     def label(self) -> str:
@@ -93,6 +96,10 @@ class Series:
     @property
     def num_warmup(self) -> int:
         return sum(record.is_warmup for record in self.records)
+
+    @property
+    def num_instrumented(self) -> int:
+        return sum(record.instrument != "off" for record in self.records)
 
     def metrics(self, name: str) -> list[Metric]:
         """This metric of every measured round that recorded it, defined or not."""
@@ -171,14 +178,16 @@ class ReportData:
         return tuple(series for scenario in self.scenarios for series in scenario.series)
 
 
-def from_loaded(loaded: LoadedRun) -> ReportData:
-    """Everything the page shows, out of a run folder that `loaded` has opened."""
+def from_loaded(loaded: LoadedRun, costs: Mapping[ArmKey, StepCosts] = MappingProxyType({})) -> ReportData:
+    """Everything the page shows, out of a run folder that `loaded` has opened, and its steps' costs."""
     findings = _findings(loaded.summary)
     records = list(loaded.runs)
     configs = {str(config.get("name", "")): config for config in loaded.config}
     names = list(dict.fromkeys([record.scenario for record in records]))
     scenarios = tuple(
-        _scenario(name, configs.get(name), [r for r in records if r.scenario == name], findings, loaded)
+        _scenario(
+            name, configs.get(name), [r for r in records if r.scenario == name], findings, loaded, costs
+        )
         for name in names
     )
     return ReportData(
@@ -214,13 +223,15 @@ def _scenario(
     records: Sequence[RunRecord],
     findings: Sequence[Finding],
     loaded: LoadedRun,
+    costs: Mapping[ArmKey, StepCosts],
 ) -> ScenarioData:
     groups: dict[tuple[str, str], list[RunRecord]] = {}
     for record in records:
         groups.setdefault((record.case_id, record.arm), []).append(record)
     labels = _distinct_labels(records)
     series = tuple(
-        _series(group, labels[case_id], findings, loaded) for (case_id, _), group in groups.items()
+        _series(group, labels[case_id], findings, loaded, of_arm(costs, group[0]))
+        for (case_id, _), group in groups.items()
     )
     notes = tuple(dict.fromkeys(note for record in records for note in record.notes))
     return ScenarioData(
@@ -243,7 +254,11 @@ def _distinct_labels(records: Iterable[RunRecord]) -> dict[str, str]:
 
 
 def _series(
-    records: Sequence[RunRecord], label: str, findings: Sequence[Finding], loaded: LoadedRun
+    records: Sequence[RunRecord],
+    label: str,
+    findings: Sequence[Finding],
+    loaded: LoadedRun,
+    costs: StepCosts | None,
 ) -> Series:
     run_ids = {record.run_id for record in records}
     measured = [r for r in records if r.status is Status.COMPLETED and r.is_measured]
@@ -256,6 +271,7 @@ def _series(
         runs=tuple(_measured_run(record, loaded) for record in measured),
         records=tuple(records),
         findings=tuple(finding for finding in findings if finding.run_id in run_ids),
+        costs=costs,
     )
 
 

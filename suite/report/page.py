@@ -15,7 +15,7 @@ import plotly
 import plotly.offline
 from markupsafe import Markup
 
-from suite.report import chart, figures, tables
+from suite.report import chart, figures, span_figures, span_tables, tables
 from suite.report.answer import answer
 from suite.report.chart import Chart
 from suite.report.data import ReportData, ScenarioData, Series
@@ -96,7 +96,9 @@ def render(data: ReportData) -> str:
             ),
             command=str(data.environment.get("command_line") or undefined("not recorded")),
             definitions=tables.definitions(data),
+            instruments=span_tables.instruments(data),
             num_warmup=sum(one.num_warmup for one in data.series),
+            num_instrumented=sum(one.num_instrumented for one in data.series),
             blocks=_Blocks(),
             theme=json_block(
                 {"light": _theme(LIGHT_THEME, chart.LIGHT), "dark": _theme(DARK_THEME, chart.DARK)}
@@ -151,8 +153,18 @@ def _section(scenario: ScenarioData, max_points: int) -> Section:
 
 
 def _detail(one: Series, max_points: int) -> Detail:
-    charts = (figures.step_times(one), figures.batch_over_time(one, max_points), figures.uploads(one))
-    return Detail(one.label, charts, (tables.step_times(one), tables.routes(one), tables.uploads(one)))
+    charts = (
+        *(figures.step_times(one), figures.batch_over_time(one, max_points), figures.uploads(one)),
+        span_figures.spans(one),
+    )
+    return Detail(
+        one.label,
+        charts,
+        (
+            *(span_tables.spans(one), span_tables.idle(one)),
+            *(tables.step_times(one), tables.routes(one), tables.uploads(one)),
+        ),
+    )
 
 
 def _title(data: ReportData) -> str:

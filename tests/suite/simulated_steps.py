@@ -44,7 +44,9 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class HostTimes:
-    """ns of each of the host's phases; `between`: after a step is recorded, in no phase."""
+    """ns of the host's work. `read`, `retire` and `stamp` are one phase; `between`: after a step is recorded,
+    in no phase.
+    """
 
     admit: int = 3
     schedule: int = 50
@@ -52,7 +54,9 @@ class HostTimes:
     stage: int = 30
     compile: int = 40
     launch: int = 60
-    retire: int = 25
+    read: int = 8
+    retire: int = 12
+    stamp: int = 5
     record: int = 15
     between: int = 7
 
@@ -60,7 +64,11 @@ class HostTimes:
     def total(self) -> int:
         """Of a whole round of the engine's loop, host work apart."""
         planning = self.admit + self.schedule + self.update_batch + self.stage + self.compile + self.launch
-        return planning + self.retire + self.record + self.between
+        return planning + self.retiring + self.record + self.between
+
+    @property
+    def retiring(self) -> int:
+        return self.read + self.retire + self.stamp
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +183,9 @@ def patch_times(patch: pytest.MonkeyPatch, clock: Clock, host: HostTimes) -> Non
         (InputBatch, "update", host.update_batch),
         (StepCompiler, "stage", host.stage),
         (StepCompiler, "compile", host.compile),
+        (InFlight, "read", host.read),
         (Scheduler, "retire", host.retire),
+        (Engine, "_stamp", host.stamp),
         (InFlight, "record", host.record),
         (Instrument, "end_step", host.between),
     ):

@@ -42,7 +42,7 @@ PHASES = {
     "stage": HOST.stage,
     "compile": HOST.compile,
     "launch": HOST.launch,
-    "retire": HOST.retire,
+    "retire": HOST.retiring,
     "record": HOST.record,
     UNATTRIBUTED: HOST.between,
 }
@@ -123,7 +123,7 @@ def test_async_leaves_the_device_idle_for_what_the_host_takes_longer() -> None:
     work_ns = 2000
     costs = costs_of(served("ids", host_work_us=2, output_ns=0))
     busy_ns = LATENCY + sum(COMPUTE.values())  # since the step had been handed over
-    idle_ns = HOST.retire + work_ns - busy_ns  # of the stated work
+    idle_ns = HOST.retiring + work_ns - busy_ns  # of the stated work
     for step in (costs.steps[index] for index in DECODES):
         assert step.host == {**PHASES, "host_work": work_ns}
         late = {name: ns for name, ns in PHASES.items() if name != "retire"}
@@ -131,7 +131,7 @@ def test_async_leaves_the_device_idle_for_what_the_host_takes_longer() -> None:
         assert step.idle_ns == HOST.total + work_ns - sum(COMPUTE.values())
         host = by_span(costs, step.step_id, "host")
         # While a step is handed over the host works on: that part of its time is idle-causing too.
-        assert host.pop("retire") == (0, HOST.retire - LATENCY, LATENCY)
+        assert host.pop("retire") == (0, HOST.retiring - LATENCY, LATENCY)
         assert host.pop("host_work") == (0, work_ns - idle_ns, idle_ns)
         assert host == {name: (0, 0, duration_ns) for name, duration_ns in late.items()}
 
@@ -202,6 +202,18 @@ def test_what_lies_before_the_first_step_and_after_the_last_is_idle_causing() ->
     assert by_span(costs, 0, "output") == {"copy": (0, 5, 15)}
     assert costs.steps[0].output == {"copy": 20}
     assert costs.idle_ns == 0
+
+
+def test_a_span_around_others_counts_what_is_its_own_only() -> None:
+    spans = [
+        Span(0, "launch", "host", 0, 30),
+        Span(0, "flags", "host", 10, 15),
+        Span(0, "merge", "host", 18, 20),
+    ]
+    costs = span_costs([step(0, 0, 5, 19), step(1, 0, 40, 41)], spans)
+    assert costs.steps[0].host == {"launch": 23, "flags": 5, "merge": 2}
+    assert by_span(costs, 0, "host") == {"launch": (0, 8, 15), "flags": (0, 5, 0), "merge": (0, 1, 1)}
+    assert costs.steps[1].idle == {"merge": 1, "launch": 10, UNATTRIBUTED: 10}
 
 
 def test_idle_time_without_any_host_span_has_no_known_cause() -> None:
@@ -344,7 +356,11 @@ def test_rows_of_a_kind_add_up_to_its_step() -> None:
 
 
 def test_a_row_counts_spans_and_steps_and_means_over_all_steps_of_its_kind() -> None:
-    records = [step(0, 0, 0, 1000), step(1, 0, 1000, 2000), step(2, 0, 2000, 3000, "prefill")]
+    records = [
+        *(step(0, 0, 0, 1000), step(1, 0, 1000, 2000)),
+        step(2, 0, 2000, 3000, "prefill"),
+        *(step(3, 0, 3000, 4000), step(4, 0, 4000, 5000)),
+    ]
     spans = [
         Span(0, "upload.input_ids", "compute", 0, 100),
         Span(0, "upload.input_ids", "compute", 100, 400),
@@ -352,10 +368,10 @@ def test_a_row_counts_spans_and_steps_and_means_over_all_steps_of_its_kind() -> 
     ]
     costs = span_costs(records, spans)
     row = row_of(cost_tables(costs), "decode", "compute", "upload.input_ids")
-    assert (row.num_spans, row.num_steps, row.mean_us, row.median_us) == (2, 1, 0.2, 0.2)
-    assert (row.p95_us, row.share, row.serial_us) == (pytest.approx(0.29), 0.2, 0.2)
+    assert (row.num_spans, row.num_steps, row.mean_us, row.median_us) == (2, 1, 0.1, 0.2)
+    assert (row.p95_us, row.share, row.serial_us) == (pytest.approx(0.29), 0.1, 0.1)
     unknown = row_of(cost_tables(costs), "decode", "compute", UNATTRIBUTED)
-    assert (unknown.num_spans, unknown.num_steps, unknown.mean_us) == (2, 2, 0.8)
+    assert (unknown.num_spans, unknown.num_steps, unknown.mean_us) == (4, 4, 0.9)
     only = cost_tables(costs, lambda step_id: step_id == 2)
     assert [(kind.kind, kind.num_steps) for kind in only.kinds] == [("prefill", 1)]
 
