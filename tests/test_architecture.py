@@ -210,6 +210,7 @@ LAYERS = (
         libraries=("numpy", "torch"),
         own=(
             *(*PLANNING, "runner.spans", "runner.device", "runner.kernels.model", "runner.kernels.program"),
+            "runner.kernels.sync_watch",
             *("runner.weights", "suite.ceilings", "suite.ceiling_store", "suite.command_costs"),
             *("suite.environment", "suite.micro"),
         ),

@@ -47,6 +47,8 @@ def ceilings(**changes: Any) -> Ceilings:
         "torch_version": "2",
         "num_threads": 1,
         "model": TINY_QWEN3.name,
+        "num_cores": 2,
+        "load_average": 0.3,
         "copies": "memcpy",
         "linear_parameters": linear_parameters(TINY_QWEN3),
         "upload_pinned": (point(100, 200), point(1_000_100, 1_000_200)),
@@ -132,6 +134,8 @@ def test_steps_without_a_time_are_left_out_and_counted_out() -> None:
     spans = [span(1, "forward", 32_000), span(2, "forward", None)]
     row = found(shares(ceilings(), steps, spans, TINY_QWEN3, ARMS["sync-ids"]), "forward")
     assert (row.n, row.share) == (1, pytest.approx(0.5))
+    halves = [*spans[:1], span(1, "forward", None), span(1, "forward", 7)]
+    assert found(shares(ceilings(), steps, halves, TINY_QWEN3, ARMS["sync-ids"]), "forward").n == 0
     none = found(shares(ceilings(), steps[1:], spans[1:], TINY_QWEN3, ARMS["sync-ids"]), "forward")
     assert (none.value, none.ceiling, none.share, none.n) == (None, None, None, 0)
     assert none.reason == "none of its spans has a time"
@@ -156,6 +160,13 @@ def test_decode_and_other_steps_are_told_apart() -> None:
 def test_an_empty_step_is_in_no_figure() -> None:
     row = found(shares(ceilings(), [step(1)], [span(1, "forward", 9)], TINY_QWEN3, ARMS["ids"]), "forward")
     assert (row.n, row.value) == (0, None)
+
+
+@pytest.mark.parametrize(("load", "is_told"), [(None, False), (0.9, False), (1.1, True)])
+def test_ceilings_of_a_busy_machine_come_with_a_caveat(load: float | None, is_told: bool) -> None:
+    caveat = ceilings(load_average=load).caveat
+    assert (caveat is not None) == is_told
+    assert caveat is None or ("load 1.1 on 2 cores" in caveat and "--fresh" in caveat)
 
 
 def test_ceilings_of_another_model_are_refused() -> None:

@@ -205,7 +205,7 @@ def test_a_failure_leaves_exit_code_one_and_what_was_measured(
 def test_notes_are_printed_and_ceilings_marked_as_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     messages = (
         Message(kind="note", text="a file is damaged (EOF); measured anew"),
-        Message(kind="ceilings", ceilings=make_ceilings(), is_cached=True),
+        Message(kind="ceilings", ceilings=make_ceilings(load_average=7.0), is_cached=True),
         DONE,
     )
     monkeypatch.setattr(session, "measure", lambda order, tell: measure(order, tell, saying(*messages)))
@@ -213,7 +213,7 @@ def test_notes_are_printed_and_ceilings_marked_as_kept(monkeypatch: pytest.Monke
     assert result.exit_code == 0
     assert "note: a file is damaged" in result.stdout
     assert "kept from 2026-01-01T00:00:00Z" in result.stdout
-    assert "n/a, n/a" not in result.stdout
+    assert "note: the ceilings of process were measured on a busy machine (load 7.0 on 2" in result.stdout
 
 
 def test_kept_ceilings_are_not_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
