@@ -172,6 +172,7 @@ class Experiment:
             rotation=run.rotation,
             instrument=run.instrument,
             is_traced=run.is_traced,
+            has_window=run.has_window,
             repeats=dict(run.repeats),
         )
         begin = time.monotonic()

@@ -35,7 +35,8 @@ class Options:
     """What the command line says over every scenario; None leaves it to the scenario.
 
     `instrument`: of one more run of every arm, whose times enter no verdict; with "off" there is none.
-    `is_traced`: torch's profiler records that run as well.
+    `is_traced`: torch's profiler records that run as well. `has_window`: a range is open while its batch is
+    steady.
     """
 
     device: str = AUTO
@@ -45,6 +46,7 @@ class Options:
     seed: int | None = None
     instrument: Level = "off"
     is_traced: bool = False
+    has_window: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,7 @@ class PlannedRun:
     rotation: int | None = None
     instrument: Level = "off"
     is_traced: bool = False
+    has_window: bool = False
     repeats: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -76,6 +79,7 @@ class PlannedCase:
     num_rotations: int = 0
     instrument: Level = "off"
     is_traced: bool = False
+    has_window: bool = False
 
     @property
     def seed(self) -> int:
@@ -114,6 +118,7 @@ class PlannedCase:
                 is_warmup=letter == "w",
                 instrument=instrument,
                 is_traced=self.is_traced and instrument != "off",
+                has_window=self.has_window and instrument != "off",
             )
             for arm in order
         ]
@@ -155,6 +160,7 @@ class Plan:
                 "rounds": self.options.rounds,
                 "seed": self.options.seed,
                 "instrument": self.options.instrument,
+                "window": self.options.has_window,
                 "set": list(self.options.overrides),
             },
             "scenarios": [_resolved(scenario, self.options) for scenario in self.scenarios],
@@ -317,6 +323,7 @@ def _plan_case(case: Case, options: Options) -> PlannedCase:
         notes=workload.notes,
         instrument=options.instrument,
         is_traced=options.is_traced,
+        has_window=options.has_window,
     )
 
 
