@@ -157,6 +157,7 @@ class Executor:
         self._instrument = instrument or Instrument()
         self._repeats = repeats or {}
         assert all(map(is_repeatable, self._repeats)), f"not to be repeated: {self._repeats}"
+        device.sync_check = self._instrument.sync_check
         device.reset(self._instrument.level)
         self._speculates = config.num_speculative_tokens > 0
         self._tells_drafts = self._speculates and not is_async

@@ -20,6 +20,7 @@ from runner.config import RunnerConfig
 from runner.core import DeviceInfo, RunnerError
 from runner.models import ModelSpec
 from runner.spans import Level, Span
+from runner.sync_check import SyncCheck, SyncFinding
 
 DEVICE_KINDS = ("process", "inline", "lazy", "shuffle:SEED", "cuda")
 
@@ -46,6 +47,8 @@ class Device(ABC):
     host: Mapping[str, NDArray[Any]]
     clock_uncertainty_ns: int = 0  # of its times on the host's clock; 0 where that is its clock
     level: Level = "off"
+    sync_check: SyncCheck = "off"
+    """What the next `reset` begins to do about silent waits (runner.sync_check)."""
 
     @abstractmethod
     def execute(self, step_id: int, commands: Sequence[Command]) -> None:
@@ -64,6 +67,10 @@ class Device(ABC):
 
         One that is not known by now has no times, and a reason. None at all below level `events`.
         """
+        return ()
+
+    def sync_findings(self) -> Sequence[SyncFinding]:
+        """What was found to wait since the reset; nothing may be in flight. None where the check is off."""
         return ()
 
     @abstractmethod

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,10 +26,12 @@ from runner.core import DeviceError, DeviceInfo, RunnerError
 from runner.device.base import Device, DeviceReport, poison_host
 from runner.device.torch_trace import TorchTrace
 from runner.kernels.program import CopyCounter, Program
+from runner.kernels.sync_watch import SYNC_WARNING
 from runner.measure import now_ns
 from runner.models import ModelSpec
 from runner.ranges import NoRanges, Ranges
 from runner.spans import Level, Span, records_device
+from runner.sync_check import SyncFinding
 
 _NOT_DONE = "it was not done when the step was retired"
 
@@ -95,12 +99,13 @@ class CudaDevice(Device):
         start.record(self._streams["compute"])
         step = self._steps[step_id] = _LaunchedStep(start)
         self._steps.pop(step_id - 2 * RING_SIZE, None)
-        self._step_id = step_id
-        for command in commands:
-            try:
-                self._launch(command, step)
-            except Exception as error:
-                self._fail(step_id, command, error)
+        self._step_id = self._program.watch.step_id = step_id
+        with self._sync_debug():
+            for command in commands:
+                try:
+                    self._launch(command, step)
+                except Exception as error:
+                    self._fail(step_id, command, error)
 
     def wait(self, event: str, step_id: int) -> None:
         self._check()
@@ -155,9 +160,15 @@ class CudaDevice(Device):
         if last is not step.start:
             self._timers.append(last)
 
+    def sync_findings(self) -> Sequence[SyncFinding]:
+        self._check()
+        return self._program.watch.findings
+
     def reset(self, level: Level = "off") -> None:
         self._check()
         self.level = level
+        self._program.watch.mode = self.sync_check
+        self._program.watch.clear()
         self._ranges = NoRanges() if level == "off" else self._trace.make_ranges()
         torch.cuda.synchronize()
         self._steps.clear()
@@ -215,6 +226,26 @@ class CudaDevice(Device):
                 step.timed.append(item)
         finally:
             self._ranges.pop()
+
+    @contextmanager
+    def _sync_debug(self) -> Iterator[None]:
+        """While the check is on, torch warns of every wait it makes; the watch hears it and knows the place.
+
+        Never torch's own errors: they would end a command half-way, and the allowed waits with it.
+        """
+        if self._program.watch.mode == "off":
+            yield
+            return
+        set_mode: Callable[[str], None] = torch.cuda.set_sync_debug_mode
+        with warnings.catch_warnings():
+            warnings.filterwarnings("always", message=SYNC_WARNING)
+            warnings.filterwarnings("ignore", message=".*prototype feature")  # of the mode itself
+            warnings.showwarning = self._program.watch.hear
+            set_mode("warn")
+            try:
+                yield
+            finally:
+                set_mode("default")
 
     def _mark(self, stream: Any) -> Any:
         """A timing event recorded on the stream; nobody will ever wait for it."""

@@ -24,6 +24,7 @@ from runner.device.torch_trace import TorchTrace
 from runner.kernels.program import Program, Wire
 from runner.models import ModelSpec
 from runner.spans import Level, Span, records_device
+from runner.sync_check import SyncFinding
 
 Order = Literal["inline", "lazy", "shuffle"]
 
@@ -77,10 +78,13 @@ class HostDevice(Device):
         self._check()
         return self._spans.read(step_id, names) if records_device(self.level) else ()
 
+    def sync_findings(self) -> Sequence[SyncFinding]:
+        return self._runner.sync_findings
+
     def reset(self, level: Level = "off") -> None:
         self._check()
         self.level = level
-        self._runner.reset(level)
+        self._runner.reset(level, self.sync_check)
         poison_host(self.host)
         self._start()
 

@@ -89,23 +89,26 @@ class _Server:
         while True:
             step_id, content = self._receive()
             if step_id is None:
-                self._obey(*content)
+                self._connection.send((content[0], *self._obey(*content)))
             else:
                 # One thread runs the list in order, so a stream's Wait is met when it is reached.
                 for command in content:
                     self._runner.run(step_id, command)
 
-    def _obey(self, what: str, argument: Any) -> None:
+    def _obey(self, what: str, *arguments: Any) -> tuple[Any, ...]:
+        """What is no step; its answer."""
         if what == "reset":
-            self._runner.reset(argument)
+            self._runner.reset(*arguments)
+        elif what == "findings":
+            return tuple(map(tuple, self._runner.sync_findings))
         elif what == "start_trace":
             self._trace.start()
         else:
-            self._trace.write(argument)
-        self._connection.send((what,))
+            self._trace.write(*arguments)
+        return ()
 
     def _receive(self) -> tuple[int | None, Any]:
-        """A step and its commands, or None and what else is to be done."""
+        """A step and its commands, or None and what else is to be done, with its arguments."""
         deadline = time.perf_counter() + self._spin_s
         while self._submitted[0] == self._num_received and time.perf_counter() < deadline:
             pass

@@ -92,20 +92,34 @@ def _flag_command(machine: Machine, size: int, wire: Wire) -> Prepared:
 
 
 def row_cases(machine: Machine, hidden: Sequence[int]) -> Iterator[Case]:
-    """Uploads and merges of rows over tokens x hidden x supplied share; one set of programs at a time."""
+    """Uploads and merges of rows over tokens x hidden x supplied share."""
+    pools = _Pools(machine)
     for width in hidden:
         for tokens in TOKENS:
             least = round(tokens * min(SHARES) * width * _ITEM_BYTES * _LEAST_ROW_PASSES)
-            yield from _Rows(machine, Sizes(tokens, width, least)).cases()
+            yield from _Rows(pools, Sizes(tokens, width, least)).cases()
+
+
+class _Pools:
+    """Programs of one size at a time: those of the last size go when another is asked for."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._pool: Pool | None = None
+
+    def of(self, sizes: Sizes) -> Pool:
+        if self._pool is None or self._pool.sizes != sizes:
+            self._pool = None  # before the next one takes its memory
+            self._pool = Pool(self._machine, sizes)
+        return self._pool
 
 
 class _Rows:
-    """The cases of one size. Programs are made when the first of them is run, and go with the last."""
+    """The cases of one size."""
 
-    def __init__(self, machine: Machine, sizes: Sizes) -> None:
-        self._machine = machine
+    def __init__(self, pools: _Pools, sizes: Sizes) -> None:
+        self._pools = pools
         self._sizes = sizes
-        self._pool: Pool | None = None
 
     def cases(self) -> Iterator[Case]:
         tokens = self._sizes.tokens
@@ -181,7 +195,7 @@ class _Rows:
         derives: bool = False,
     ) -> Case:
         def prepare() -> Prepared:
-            pool = self._ready_pool()
+            pool = self._pools.of(self._sizes)
             pool.set_flags(step)
             pool.set_step(step, places=places, derives=derives)
             pool.run(*before)
@@ -189,11 +203,6 @@ class _Rows:
 
         size = f"{step.tokens} x {self._sizes.hidden}, supplied {share}"
         return Case(group, name, size, moved, prepare)
-
-    def _ready_pool(self) -> Pool:
-        if self._pool is None:
-            self._pool = Pool(self._machine, self._sizes)
-        return self._pool
 
 
 def _moved(sizes: Sizes, wire: Wire, derives: bool = False) -> int:

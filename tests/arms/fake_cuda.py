@@ -36,6 +36,7 @@ class FakeCuda:
         self.now_ns = 0
         self.events: list[FakeEvent] = []
         self.timers: list[FakeEvent] = []
+        self.sync_debug_modes: list[str] = []
 
     def install(self, patch: pytest.MonkeyPatch) -> None:
         zeros = torch.zeros
@@ -53,6 +54,7 @@ class FakeCuda:
         patch.setattr(torch.cuda, "Stream", lambda: FakeStream(self))
         patch.setattr(torch.cuda, "Event", lambda **options: FakeEvent(self, **options))
         patch.setattr(torch.cuda, "stream", self.on)
+        patch.setattr(torch.cuda, "set_sync_debug_mode", self.sync_debug_modes.append)
 
     @contextmanager
     def on(self, stream: FakeStream) -> Iterator[None]:

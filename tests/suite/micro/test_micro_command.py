@@ -78,7 +78,7 @@ def strict(text: str) -> Any:
 
 
 def test_a_real_run_measures_prints_keeps_and_loads_no_torch_in_the_command(tmp_path: Path) -> None:
-    """Ceilings are measured once; the second command finds them. -X importtime tells what was loaded."""
+    """Ceilings are measured once, and found afterwards."""
     folder = tmp_path / "run"
     script = (
         "import sys; from suite.cli import main\n"

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+import torch
 
+from suite.micro.machine import open_machine
 from suite.micro.timing import Effort, EventTimer, HostTimer, floor, measure
 
 
@@ -154,3 +156,27 @@ def test_a_sample_has_one_pair_of_events_and_waits_only_outside_it() -> None:
     timer = EventTimer(device.event, device.synchronize, device.clock)
     timer.time([device.launch(10, 10)] * 100)
     assert device.log == ["device synchronize", "record", "record", "event synchronize"]
+
+
+def test_the_machine_of_a_gpu_is_timed_by_timing_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made with a fake torch.Event: whatever is here, no GPU is asked for."""
+    made: list[dict[str, object]] = []
+    device = Device(Clock())
+
+    def make(**settings: object) -> Event:
+        made.append(settings)
+        return device.event()
+
+    monkeypatch.setattr(torch, "Event", make)
+    monkeypatch.setattr(torch.accelerator, "synchronize", device.synchronize)
+    monkeypatch.setattr("runner.device.cuda.cache_bytes", lambda: 50 << 20)
+    monkeypatch.setattr("runner.device.cuda.device_name", lambda: "a fake device")
+    monkeypatch.setattr(torch, "set_num_threads", lambda _number: None)
+    machine = open_machine("cuda", 1, Effort())
+    assert (machine.name, machine.cache_bytes, machine.is_cuda) == ("a fake device", 50 << 20, True)
+    sample = machine.timer.time([device.launch(10, 2_000_000)] * 3)
+    assert sample.elapsed_ns == pytest.approx(6_000_000, rel=0.001)
+    assert made == [{"device": "cuda", "enable_timing": True}] * 2
+    assert device.log == ["device synchronize", "record", "record", "event synchronize"]
+    rotation = machine.rotation(1 << 20)
+    assert rotation.is_cold and rotation.slots > 50
