@@ -103,8 +103,9 @@ def test_a_window_is_captured_while_the_batch_is_steady_and_the_run_goes_on_to_i
     captured = {item.step_id for item in read_sqlite(Path(of_window["file"])).steps}
     inside = set(range(window.first_step_id, window.last_step_id + 1))
     assert len(inside) > 10
-    # Async: when the batch is found settled, or not to be any more, the next step has been launched.
-    assert inside - {window.first_step_id} <= captured <= {*inside, window.last_step_id + 1}
+    # Async: what ends the settling, or the window, is retired when the step after it has been launched.
+    after = {window.last_step_id + 1, window.last_step_id + 2}
+    assert inside - {window.first_step_id} <= captured <= inside | after
 
 
 def test_of_a_window_whole_steps_are_compared(of_window):
