@@ -161,6 +161,13 @@ def run(
             "--torch-trace", help="Have torch's profiler record that run too: traces/RUN.json in the folder."
         ),
     ] = False,
+    has_window: Annotated[
+        bool,
+        typer.Option(
+            "--window",
+            help="Have the NVTX range 'stepcost window' open in that run while its batch is steady.",
+        ),
+    ] = False,
     label: Annotated[
         str | None, typer.Option("--label", help="A name in the folder's name.", metavar="TEXT")
     ] = None,
@@ -177,10 +184,10 @@ def run(
         instrument=instrument.value,
         sync_check=sync_check.value,
         is_traced=is_traced,
+        has_window=has_window,
     )
-    if not output_dir:
-        raise SuiteError("--output-dir '': it is empty; name a folder")
-    code = commands.run(paths, options, Path(output_dir), label, is_dry_run, _screen(is_json))
+    place = _place(output_dir)
+    code = commands.run(paths, options, place, label, is_dry_run, _screen(is_json))
     if not is_dry_run:
         _finish_output()  # what was measured decides the exit code, whoever reads the table
     _leave(code)
@@ -296,6 +303,9 @@ def profile(
             metavar="FILE",
         ),
     ] = None,
+    has_window: Annotated[
+        bool, typer.Option("--window", help="Only the steps in which the batch is steady.")
+    ] = False,
     tool: Annotated[
         Profiler, typer.Option("--tool", help="Nsight Systems, or torch's own profiler in the device.")
     ] = Profiler.NSYS,
@@ -318,9 +328,9 @@ def profile(
     if capture is not None:
         _leave(commands.import_capture(capture, target, _screen(is_json)))
     elif target is not None:
-        options = _options(device, None, None, overrides, seed)
-        place, screen = Path(output_dir), _screen(is_json)
-        _leave(commands.profile(target, tool.value, arm, options, place, screen))
+        options = replace(_options(device, None, None, overrides, seed), has_window=has_window)
+        place = _place(output_dir)
+        _leave(commands.profile(target, tool.value, arm, options, place, _screen(is_json)))
     else:
         raise SuiteError("profile: give a scenario to run, or a capture with --import FILE")
 
@@ -382,6 +392,12 @@ def _options(
 
     names = tuple(name.strip() for name in arms.split(",")) if arms is not None else None
     return Options(device, names, rounds, tuple(overrides or ()), seed)
+
+
+def _place(output_dir: str) -> Path:
+    if not output_dir:
+        raise SuiteError("--output-dir '': it is empty; name a folder")
+    return Path(output_dir)
 
 
 def _screen(is_json: bool) -> Screen:

@@ -173,6 +173,7 @@ class Experiment:
             instrument=run.instrument,
             sync_check=run.sync_check,
             is_traced=run.is_traced,
+            has_window=run.has_window,
             repeats=dict(run.repeats),
         )
         begin = time.monotonic()

@@ -38,6 +38,8 @@ class Options:
     `instrument`: of one more run of every arm, whose times enter no verdict; with "off" there is none.
     `sync_check`: likewise of yet another, which looks for silent waits.
     `is_traced`: torch's profiler records that run as well.
+    `is_traced`: torch's profiler records that run as well. `has_window`: a range is open while its batch is
+    steady.
     """
 
     device: str = AUTO
@@ -48,6 +50,7 @@ class Options:
     instrument: Level = "off"
     sync_check: SyncCheck = "off"
     is_traced: bool = False
+    has_window: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,7 @@ class PlannedRun:
     instrument: Level = "off"
     sync_check: SyncCheck = "off"
     is_traced: bool = False
+    has_window: bool = False
     repeats: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -81,6 +85,7 @@ class PlannedCase:
     instrument: Level = "off"
     sync_check: SyncCheck = "off"
     is_traced: bool = False
+    has_window: bool = False
 
     @property
     def seed(self) -> int:
@@ -124,6 +129,7 @@ class PlannedCase:
                 instrument=instrument,
                 sync_check=sync_check,
                 is_traced=self.is_traced and instrument != "off",
+                has_window=self.has_window and instrument != "off",
             )
             for arm in order
         ]
@@ -166,6 +172,7 @@ class Plan:
                 "seed": self.options.seed,
                 "instrument": self.options.instrument,
                 "sync_check": self.options.sync_check,
+                "window": self.options.has_window,
                 "set": list(self.options.overrides),
             },
             "scenarios": [_resolved(scenario, self.options) for scenario in self.scenarios],
@@ -330,6 +337,7 @@ def _plan_case(case: Case, options: Options) -> PlannedCase:
         instrument=options.instrument,
         sync_check=options.sync_check,
         is_traced=options.is_traced,
+        has_window=options.has_window,
     )
 
 

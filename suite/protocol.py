@@ -51,6 +51,7 @@ class RunArm(_Message):
 
     With a `rotation` it serves the token case (suite/token_case.py), so many requests of it moved to the end.
     `is_traced`: torch's profiler records it, where it has an instrument and a folder.
+    `has_window`: the range `stepcost window` is open while its batch is steady.
     `repeats`: span -> how often its commands are run (runner.commands.is_repeatable).
     """
 
@@ -63,6 +64,7 @@ class RunArm(_Message):
     instrument: Level = "off"
     sync_check: SyncCheck = "off"
     is_traced: bool = False
+    has_window: bool = False
     repeats: dict[str, int] = {}
 
 

@@ -35,6 +35,7 @@ from suite.errors import SuiteError
 from suite.logprob_check import check_logprobs
 from suite.metrics import NONE_COMPLETED, is_completed, run_metrics
 from suite.prediction import predicts_wrong
+from suite.profile.window import CaptureWindow
 from suite.protocol import (
     Close,
     Finished,
@@ -48,6 +49,7 @@ from suite.protocol import (
     unpack_case,
 )
 from suite.record import Failure, LogprobVerdict, RequestRecord, RunRecord, Status, TokenVerdict
+from suite.steady import SteadyWindow
 from suite.store import RunFolder
 from suite.supplied import embedding_lookup
 from suite.token_case import choose, rotated
@@ -63,6 +65,7 @@ TRACED = "recorded by torch's profiler, which makes every operation longer"
 MAX_SHOWN_REQUESTS = 3
 _EARLY = (FinishReason.EOS.value, FinishReason.STOP.value)
 
+Poll = Callable[[int, int], None]
 Send = Callable[[Opened | Refused | Progress | Finished | StorageFailed], None]
 
 
@@ -252,6 +255,26 @@ class CaseRunner:
             self._device.write_trace(str(temporary))
             temporary.replace(path)
 
+    @contextmanager
+    def _windowed(
+        self, command: RunArm, recorder: Recorder, instrument: Instrument, report: Poll
+    ) -> Iterator[Poll]:
+        """What is to be called between steps: `report`, and the capture window where one is asked for."""
+        if not command.has_window:
+            yield report
+            return
+        device = self._device
+        window = CaptureWindow(instrument.ranges, SteadyWindow(), device.start_capture, device.stop_capture)
+
+        def poll(time_ns: int, num_sent: int) -> None:
+            window.poll(recorder.steps)
+            report(time_ns, num_sent)
+
+        try:
+            yield poll
+        finally:
+            window.close()
+
     def _given(self, arm: Arm) -> tuple[WorkloadRequest, ...]:
         """The requests as this arm gets them: as token ids, or with their rows supplied."""
         if not arm.prompt_embeds:
@@ -286,8 +309,10 @@ class CaseRunner:
                 command.repeats,
             )
             recorder, states, decision = engine.recorder, engine.requests, engine.decision
-            arrivals.start(_Reporter(recorder, len(given), self._send).poll)
-            engine.run(arrivals)
+            reporter = _Reporter(recorder, len(given), self._send)
+            with self._windowed(command, recorder, instrument, reporter.poll) as poll:
+                arrivals.start(poll)
+                engine.run(arrivals)
         except Exception as error:
             failure = _failure(error)
         duration_s = (now_ns() - arrivals.start_ns) / 1e9

@@ -162,7 +162,7 @@ LAYERS = (
     ),
     Layer(
         "profilers",
-        under("suite/profile", "commands files nsys nsys_sqlite session trace_events"),
+        under("suite/profile", "commands files nsys nsys_sqlite session trace_events window"),
         own=("runner.ranges", "runner.spans", *FACTS, "suite"),
         not_own=("suite.oracle", "suite.worker", "suite.report"),
         never=(*HEAVY, *MACHINERY, "suite.oracle", "suite.worker"),

@@ -16,7 +16,8 @@ from suite.profile.capture import WINDOW
 
 PROGRAM = "nsys"
 IMPORTER = "QdstrmImporter"
-SUFFIXES = (".nsys-rep", ".qdrep", ".qdstrm")
+STREAM = ".qdstrm"
+SUFFIXES = (".nsys-rep", ".qdrep", STREAM)
 
 _TIMEOUT_S = 600.0
 _MAX_TAIL = 500
@@ -103,7 +104,7 @@ def written_report(output: Path) -> Path | None:
 def to_sqlite(report: Path, folder: Path) -> Path:
     """The SQLite export of a report or of its stream, made in `folder`."""
     nsys = find_nsys()
-    if report.suffix == ".qdstrm":
+    if report.suffix == STREAM:
         report = _complete(nsys, report, folder)
     target = folder / f"{report.stem}.sqlite"
     arguments = ["export", "--type", "sqlite", "-f", "true", "-o", str(target), str(report)]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 from arm_models import MICRO_GEMMA3_VL, MICRO_QWEN3
 from arm_workloads import Arrivals, Recipe, request_of
+from ceiling_fabrication import ceilings, point
 from records import make_step
 
 from runner.commands import Command, Positions
@@ -20,9 +20,7 @@ from runner.measure import StepRecord
 from runner.models import TINY_QWEN3
 from runner.spans import Lane, Span
 from suite.ceilings import (
-    Ceilings,
     CeilingShare,
-    Point,
     linear_parameters,
     passes_of,
     shares,
@@ -32,35 +30,6 @@ from suite.command_costs import pass_of
 
 HIDDEN = TINY_QWEN3.hidden_size
 ROW = HIDDEN * 4
-
-
-def point(size: int, best_ns: float) -> Point:
-    return Point(size=size, memory="cold", best_ns=best_ns, median_ns=best_ns, low_ns=None, high_ns=None, n=1)
-
-
-def ceilings(**changes: Any) -> Ceilings:
-    """Copies at 1 byte a ns beyond 100 ns; moves within the device at 2; a matmul of 1000 ns a token."""
-    values: dict[str, Any] = {
-        "measured_utc": "2026-01-01T00:00:00Z",
-        "device": "process",
-        "device_name": "cpu",
-        "torch_version": "2",
-        "num_threads": 1,
-        "model": TINY_QWEN3.name,
-        "num_cores": 2,
-        "load_average": 0.3,
-        "copies": "memcpy",
-        "linear_parameters": linear_parameters(TINY_QWEN3),
-        "upload_pinned": (point(100, 200), point(1_000_100, 1_000_200)),
-        "upload_pageable": (point(100, 400),),
-        "device_copy": (point(100, 50), point(10**9, 5 * 10**8)),
-        "handoff": point(0, 1),
-        "launch": None,
-        "event_floor": point(0, 1),
-        "matmul": (point(16, 16_000), point(512, 512_000)),
-        "shapes": (),
-    }
-    return Ceilings(**(values | changes))
 
 
 def step(step_id: int, kind: str = "decode", **changes: object) -> StepRecord:
