@@ -15,6 +15,7 @@ from suite.arms import arm_lines, named_arm
 from suite.environment import DeviceFacts, capture
 from suite.errors import SuiteError
 from suite.experiment import EXIT_FINE, EXIT_WRONG, Experiment, Stop, exit_code
+from suite.kept_ceilings import of_cases, to_document
 from suite.metrics import DEFINITIONS
 from suite.plan import (
     Options,
@@ -91,6 +92,7 @@ def run(
         with make_progress(make_progress_console(sys.stderr), plan) as progress:
             experiment = Experiment(plan, folder.path, progress, stop, folder.append_run, keep_device)
             records = experiment.run()
+        folder.write_ceilings(to_document(of_cases(plan.cases, plan.device)))
         published = publish(folder.path, stop.is_requested)
     try:
         _show_results(published, screen)

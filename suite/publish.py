@@ -8,8 +8,8 @@ from pathlib import Path
 
 from suite.arms import named_arm
 from suite.checks import Finding, check_runs
+from suite.instrumented_runs import costs_by_arm
 from suite.record import RunRecord
-from suite.step_costs import costs_by_arm
 from suite.store import RunFolder, load_run
 from suite.summary import ArmSummary, summarise, to_csv, to_document
 

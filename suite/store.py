@@ -40,6 +40,7 @@ SUMMARY_TABLE = "summary.csv"
 REPORT = "report.html"
 TRACE = "trace.json"
 MICRO = "micro.json"
+CEILINGS = "ceilings.json"
 STEPS = "steps"
 REQUESTS = "requests"
 SPANS = "spans"
@@ -174,6 +175,10 @@ class RunFolder:
         path = self.path / MICRO
         _replace(path, to_json(findings, indent=2) + b"\n")
         return path
+
+    def write_ceilings(self, ceilings: Mapping[str, object]) -> None:
+        """What the machine can do at best, by case_id."""
+        _replace(self.path / CEILINGS, to_json(ceilings, indent=2) + b"\n")
 
     def write_report(self, page: str) -> Path:
         path = self.path / REPORT
@@ -370,6 +375,11 @@ class LoadedRun:
     def requests(self, run_id: str) -> pd.DataFrame:
         """A row a request, by column of RequestRecord and its latencies; no rows where none."""
         return _read_table(self.path / REQUESTS / f"{run_id}.parquet", _request_schema())
+
+    def ceilings(self) -> Mapping[str, Any]:
+        """The document of write_ceilings; empty where there is none that can be read."""
+        found = _read_json(self.path / CEILINGS, []) if (self.path / CEILINGS).is_file() else None
+        return found or {}
 
     def spans(self, run_id: str) -> list[Span]:
         """The spans of a run, in no order; none where no instrument recorded any."""

@@ -138,7 +138,7 @@ LAYERS = (
             ),
             *under("suite", "logprob_check prefix_demand prompt_drawing record sampling scenario"),
             *under("suite", "scenario_source schema store summary token_case torch_file traffic"),
-            *under("suite", "step_costs worker_process workload yaml_source"),
+            *under("suite", "instrumented_runs kept_ceilings step_costs worker_process workload yaml_source"),
             *under("suite/traces", "azure_lmm azure_lmm_rebased base reading sample"),
         ),
         libraries=(
@@ -249,7 +249,7 @@ LAYERS = (
         own=(
             *("runner.core", "runner.measure", "runner.spans", "suite.record", "suite.metrics"),
             *("suite.checks", "suite.control", "suite.summary", "suite.report"),
-            *("suite.cost_tables", "suite.step_costs"),
+            *("suite.ceilings", "suite.cost_tables", "suite.step_costs"),
         ),
         never=(*HEAVY, *MACHINERY, "runner.device", "suite.store", "suite.worker", "suite.oracle"),
         banned=("os", "pathlib", "io", "time", "datetime", "shutil", "tempfile", "glob", "subprocess"),
