@@ -370,7 +370,8 @@ def micro(
 ) -> None:
     """Measure what the machine can do at best, and the parts of a step by themselves.
 
-    Exit code 1 where not everything could be measured; what was is printed and kept.
+    Exit code 1 where not everything could be measured, 130 where it was interrupted; what was measured is
+    printed and kept.
     """
     from suite import commands
 

@@ -14,7 +14,7 @@ from runner.models import MODELS, get_model
 from suite.arms import arm_lines, named_arm
 from suite.environment import DeviceFacts, capture
 from suite.errors import SuiteError
-from suite.experiment import EXIT_FINE, EXIT_WRONG, Experiment, Stop, exit_code
+from suite.experiment import EXIT_FINE, EXIT_INTERRUPTED, EXIT_WRONG, Experiment, Stop, exit_code
 from suite.kept_ceilings import of_cases, to_document
 from suite.metrics import DEFINITIONS
 from suite.plan import (
@@ -220,6 +220,9 @@ def micro(
     screen.show(lines(findings), document(findings))
     if folder is not None:
         console.print(f"kept in {folder.write_micro(document(findings))}")
+    if findings.is_interrupted:
+        console.print("interrupted: what was measured before is above")
+        return EXIT_INTERRUPTED
     if findings.failure is not None:
         console.print(f"error: not everything was measured: {findings.failure}")
         return EXIT_WRONG
