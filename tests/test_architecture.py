@@ -151,10 +151,10 @@ LAYERS = (
     ),
     Layer(
         "captures",
-        under("suite/profile", "attribution capture comparison merged perfetto scopes wording"),
+        under("suite/profile", "attribution capture comparison merged perfetto scopes versions wording"),
         own=(
             *("runner.measure", "runner.ranges", "runner.spans"),
-            *under_profile("attribution capture comparison perfetto scopes"),
+            *under_profile("attribution capture comparison perfetto scopes versions"),
         ),
         loads=(),
         never=(*HEAVY, *MACHINERY, "runner.device", "suite.store"),

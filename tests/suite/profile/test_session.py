@@ -164,7 +164,7 @@ def test_mistakes_are_found_before_anything_runs(nsys, tmp_path):
 def test_versions_that_lose_ranges_are_told_before_the_run(nsys, made_run, export, tmp_path, monkeypatch):
     nsys(f'{run_made(made_run)}; echo x > "$report.nsys-rep"', f'cp {shlex.quote(str(export))} "$7"')
     monkeypatch.setattr("suite.profile.nsys.version", lambda _: "0.2.14")
-    monkeypatch.setattr("suite.profile.nsys._LAST_LOSING_NSYS", (2024, 9))
+    monkeypatch.setattr("suite.profile.versions._LAST_LOSING_NSYS", (2024, 9))
     result = invoke_profile(tmp_path)
     assert (
         result.exit_code == 0
