@@ -27,6 +27,8 @@ SHUFFLE = re.compile(r"shuffle:[0-9]+")
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 PATTERN = "*.yaml"
 MAX_ROUNDS = 10_000
+MIN_AMPLIFIED_ROUNDS = 5
+"""Fewer decide nothing (suite/amplification.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,7 @@ class PlannedCase:
     """A case whose workload was built once and found runnable.
 
     With `num_rotations` it is a token check: every arm runs once in each rotation of the token case.
+    `amplify`: span -> how often its commands are run, in rounds of their own after all others.
     """
 
     case: Case
@@ -71,6 +74,7 @@ class PlannedCase:
     notes: tuple[str, ...]
     num_rotations: int = 0
     instrument: Level = "off"
+    amplify: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     @property
     def seed(self) -> int:
@@ -87,6 +91,7 @@ class PlannedCase:
 
     def runs(self) -> list[PlannedRun]:
         """Warm-up rounds, those that count, one with instruments; each runs every arm, in a seeded order.
+        Then those with repeats.
 
         Of a token check: the rotations of one arm after the other.
         """
@@ -95,7 +100,42 @@ class PlannedCase:
         warmups = [self._round("w", number) for number in range(self.warmup_rounds)]
         rounds = [self._round("r", number) for number in range(self.rounds)]
         instrumented = [] if self.instrument == "off" else [self._round("i", 0)]
-        return [run for one_round in (*warmups, *rounds, *instrumented) for run in one_round]
+        plain = [run for one_round in (*warmups, *rounds, *instrumented) for run in one_round]
+        return [*plain, *self._amplified()] if self.amplify else plain
+
+    def _amplified(self) -> list[PlannedRun]:
+        """Of each arm a run to be replayed and one with instruments; then rounds, each of them shuffled."""
+        first = [run for arm in self.arms for run in self.first_amplified(arm, tuple(self.amplify))]
+        rounds = [
+            self.amplified_round(number, self.arms, self.amplify)
+            for number in range(max(self.rounds, MIN_AMPLIFIED_ROUNDS))
+        ]
+        return [*first, *(run for one_round in rounds for run in one_round)]
+
+    def first_amplified(self, arm: str, spans: Sequence[str]) -> list[PlannedRun]:
+        """The run that those with repeats replay, and its replay with device spans; all is run once yet."""
+        once = dict.fromkeys(spans, 1)
+        name = f"{self._stem}-{safe_name(arm)}"
+        return [
+            PlannedRun(f"{name}-aw0", arm, 0, is_warmup=True, repeats=once),
+            PlannedRun(f"{name}-ai0", arm, 0, is_warmup=False, instrument="events", repeats=once),
+        ]
+
+    def amplified_round(
+        self, number: int, arms: Sequence[str], amplify: Mapping[str, Sequence[int]]
+    ) -> list[PlannedRun]:
+        """Every arm without repeats, and with each span's every k above 1; in a seeded order."""
+        once = dict.fromkeys(amplify, 1)
+        more = [{**once, span: k} for span, ks in amplify.items() for k in ks if k > 1]
+        runs = [
+            PlannedRun(
+                f"{self._stem}-{safe_name(arm)}-a{number}-{index}", arm, number, False, repeats=repeats
+            )
+            for arm in arms
+            for index, repeats in enumerate([once, *more])
+        ]
+        random.Random(f"{self.seed}:{self.case.case_id}:a{number}").shuffle(runs)
+        return runs
 
     def _round(self, letter: Literal["w", "r", "i"], number: int) -> list[PlannedRun]:
         instrument: Level = self.instrument if letter == "i" else "off"
@@ -198,6 +238,7 @@ def for_check(plan: Plan) -> Plan:
             warmup_rounds=0,
             num_rotations=min(MAX_REQUESTS, case.num_requests),
             instrument="off",
+            amplify={},
         )
         for case in plan.cases
     )
@@ -294,6 +335,7 @@ def _plan_case(case: Case, options: Options) -> PlannedCase:
         num_requests=len(workload.requests),
         notes=workload.notes,
         instrument=options.instrument,
+        amplify=case.scenario.amplify,
     )
 
 

@@ -20,6 +20,7 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
 
+from suite.bill import text_lines
 from suite.metrics import CACHING_OFF, SPECULATION_OFF
 from suite.plan import Plan, PlannedCase, PlannedRun
 from suite.protocol import Progress
@@ -198,8 +199,20 @@ def make_progress(console: Console, plan: Plan) -> AbstractContextManager[Shown]
 def _run_name(arm: str, run: PlannedRun | RunRecord) -> str:
     if run.rotation is not None:
         return f"{arm}, order {run.rotation + 1}"
+    if run.repeats:
+        return f"{arm}, {_repeats_text(run)}"
     kind = "warm-up round" if run.is_warmup else "round" if run.instrument == "off" else "instrumented round"
     return f"{arm}, {kind} {run.round + 1}"
+
+
+def _repeats_text(run: PlannedRun | RunRecord) -> str:
+    """ "upload.is_token_ids x 33, round 2" """
+    if run.is_warmup:
+        return "the steps to be repeated"
+    if run.instrument != "off":
+        return "the same steps with device spans"
+    more = [f"{span} x {k}" for span, k in run.repeats.items() if k != 1]
+    return f"{', '.join(more) or 'no repeats'}, round {run.round + 1}"
 
 
 def outcome(record: RunRecord) -> str:
@@ -250,6 +263,9 @@ def print_results(console: Console, published: Published) -> None:
     """The table of arms, what was skipped and doubted, and where the report is."""
     if published.arms:
         _print_arms(console, published.arms)
+    for bill in published.bills:
+        for line in ["", *text_lines(bill), ""]:
+            console.print(line)
     for name, reason in published.skipped:
         console.print(f"skipped {name}: {reason}")
     for text in published.warnings:

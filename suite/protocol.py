@@ -49,7 +49,8 @@ class RunArm(_Message):
     """Run one arm once. Answered by any number of Progress, then Finished or StorageFailed.
 
     With a `rotation` it serves the token case (suite/token_case.py), so many requests of it moved to the end.
-    `repeats`: span -> how often its commands are run (runner.commands.is_repeatable).
+    `repeats`: span -> how often its commands are run (runner.commands.is_repeatable). All runs of an arm that
+    have any, be it once, take the same steps: the later ones replay the first, whose tokens are checked.
     """
 
     type: Literal["run"] = "run"

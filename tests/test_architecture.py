@@ -122,6 +122,7 @@ LAYERS = (
                 "suite",
                 "embeds_file environment errors experiment metrics need plan progress protocol publish",
             ),
+            *under("suite", "amplification bill replay"),
             *under("suite", "logprob_check prefix_demand prompt_drawing record sampling scenario"),
             *under("suite", "scenario_source schema store summary token_case torch_file traffic"),
             *under("suite", "worker_process workload yaml_source"),
@@ -129,7 +130,7 @@ LAYERS = (
         ),
         libraries=(
             *("numpy", "pandas", "pyarrow", "pydantic", "pydantic_core"),
-            *("psutil", "rich", "ruamel", "safetensors", "typer"),
+            *("psutil", "rich", "ruamel", "safetensors", "scipy", "typer"),
         ),
         own=(*FACTS, "runner.device.base", "suite"),
         not_own=("suite.oracle", "suite.worker"),
@@ -142,6 +143,12 @@ LAYERS = (
         own=(*FACTS, "runner.commands", "runner.device.null", "runner.engine", "suite"),
         not_own=("suite.oracle", "suite.worker", "suite.report"),
         never=(*HEAVY, "runner.kernels", "runner.weights", "suite.oracle", "suite.worker"),
+    ),
+    Layer(
+        "spans that may be repeated",
+        ("suite/repeatable.py",),
+        own=("runner.commands", "runner.config", "runner.models", "runner.spans"),
+        never=(*HEAVY, *MACHINERY),
     ),
     Layer(
         "supplied rows",
