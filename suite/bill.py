@@ -27,7 +27,7 @@ _HEADER = ("span", "n", "us a step", "95 %", "share", "device us", "k", "")
 _LEFT = (0, 7)
 
 _EXPLAINED = (
-    "us a step: the slope of the step's time on k, how often its n commands are run: what they cost in place; "
+    "us a step: the slope of the step's time on k, how often its n commands are run: their cost in place; "
     f"{CONFIDENCE:.0%}: Student's interval over rounds; device us: the median of one command on the "
     "device's own clock"
 )
@@ -101,6 +101,8 @@ def _notes(
     num_rounds: int,
     has_spans: bool,
 ) -> Iterable[str]:
+    if any(run.tokens is not None and run.tokens.num_wrong > 0 for run in runs):
+        yield "the tokens of this arm are wrong: it computes something else than a right one"
     if num_rounds < MIN_ROUNDS:
         yield f"{num_rounds} whole rounds, and {MIN_ROUNDS} are needed to decide anything"
     if lost := sum(run.status is not Status.COMPLETED for run in runs):

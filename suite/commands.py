@@ -12,6 +12,7 @@ from runner.core import RunnerError
 from runner.device.base import DEVICE_KINDS
 from runner.models import MODELS
 from suite.arms import arm_lines, named_arm
+from suite.cost import CostLimits, CostSchedule, cost_document, cost_plan
 from suite.environment import DeviceFacts, capture
 from suite.errors import SuiteError
 from suite.experiment import EXIT_FINE, Experiment, Stop, exit_code
@@ -79,7 +80,7 @@ def run(
 
     stop = Stop()
     with stop.on_interrupt():
-        with make_progress(make_progress_console(sys.stderr), plan) as progress:
+        with make_progress(make_progress_console(sys.stderr), plan.num_runs) as progress:
             experiment = Experiment(plan, folder.path, progress, stop, folder.append_run, keep_device)
             records = experiment.run()
         published = publish(folder.path, stop.is_requested)
@@ -91,12 +92,43 @@ def run(
     return exit_code(records, published.is_interrupted)
 
 
+def cost(
+    path: Path,
+    options: Options,
+    limits: CostLimits,
+    output_dir: Path,
+    screen: Screen,
+) -> int:
+    """Repeat the commands of an arm's steps, one span after the other, and print the bill of a step."""
+    plan = cost_plan(path, options)
+    folder = RunFolder.create(output_dir, f"{plan.label}-cost")
+    folder.write_config(plan.document())
+    environment = capture(sys.argv[1:])
+    folder.write_environment(environment.model_dump(mode="json"))
+
+    def keep_device(device: DeviceFacts) -> None:
+        known = environment.model_copy(update={"device": device})
+        folder.write_environment(known.model_dump(mode="json"))
+
+    stop, schedule = Stop(), CostSchedule(limits, folder.path)
+    with stop.on_interrupt():
+        with make_progress(make_progress_console(sys.stderr), None) as progress:
+            experiment = Experiment(
+                plan, folder.path, progress, stop, folder.append_run, keep_device, schedule=schedule.runs
+            )
+            records = experiment.run()
+        found = cost_document(folder.path, schedule.notes, plan.skipped, stop.is_requested)
+        kept = folder.write_cost(found.document)
+    screen.show([*found.lines, f"kept: {kept}"], {"folder": str(folder.path), **found.document})
+    return exit_code(records, stop.is_requested)
+
+
 def check(paths: Sequence[Path], options: Options, screen: Screen) -> int:
     """Every arm of every case on its token case, in every rotation, each on a fresh engine and untimed."""
     plan = for_check(make_plan(paths, options))
     records: list[RunRecord] = []
     stop = Stop()
-    with stop.on_interrupt(), make_progress(make_progress_console(sys.stderr), plan) as progress:
+    with stop.on_interrupt(), make_progress(make_progress_console(sys.stderr), plan.num_runs) as progress:
         experiment = Experiment(plan, None, progress, stop, records.append, lambda _: None, is_timed=False)
         experiment.run()
     arms = summarise(records, ())

@@ -22,7 +22,7 @@ from rich.text import Text
 
 from suite.bill import text_lines
 from suite.metrics import CACHING_OFF, SPECULATION_OFF
-from suite.plan import Plan, PlannedCase, PlannedRun
+from suite.plan import PlannedCase, PlannedRun
 from suite.protocol import Progress
 from suite.publish import Published
 from suite.record import LogprobVerdict, RunRecord, Status, TokenVerdict
@@ -94,9 +94,9 @@ def make_progress_console(stream: TextIO) -> Console:
 
 
 class LineProgress:
-    """A line for each finished run."""
+    """A line for each finished run. `num_runs` is None where it is not known yet."""
 
-    def __init__(self, console: Console, num_runs: int) -> None:
+    def __init__(self, console: Console, num_runs: int | None) -> None:
         self._console = console
         self._num_runs = num_runs
         self._num_finished = 0
@@ -128,15 +128,16 @@ class LineProgress:
 
     def run_finished(self, planned: PlannedCase, record: RunRecord) -> None:
         self._num_finished += 1
+        of = "" if self._num_runs is None else f"/{self._num_runs}"
         self._console.print(
-            f"  [{self._num_finished}/{self._num_runs}] {_run_name(record.arm, record)}: {outcome(record)}"
+            f"  [{self._num_finished}{of}] {_run_name(record.arm, record)}: {outcome(record)}"
         )
 
 
 class LiveProgress:
     """One bar over all runs with the state of the run in flight; failures stay above it."""
 
-    def __init__(self, console: Console, num_runs: int) -> None:
+    def __init__(self, console: Console, num_runs: int | None) -> None:
         self._bar = Bar(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=20),
@@ -189,11 +190,11 @@ class LiveProgress:
 Shown = LineProgress | LiveProgress
 
 
-def make_progress(console: Console, plan: Plan) -> AbstractContextManager[Shown]:
+def make_progress(console: Console, num_runs: int | None) -> AbstractContextManager[Shown]:
     """Live where the stream is a terminal that can, lines elsewhere."""
     is_live = console.is_terminal and not console.is_dumb_terminal
     kind = LiveProgress if is_live else LineProgress
-    return kind(console, plan.num_runs)
+    return kind(console, num_runs)
 
 
 def _run_name(arm: str, run: PlannedRun | RunRecord) -> str:

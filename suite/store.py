@@ -38,6 +38,7 @@ RUNS = "runs.jsonl"
 SUMMARY = "summary.json"
 SUMMARY_TABLE = "summary.csv"
 REPORT = "report.html"
+COST = "cost.json"
 STEPS = "steps"
 REQUESTS = "requests"
 SPANS = "spans"
@@ -150,6 +151,11 @@ class RunFolder:
     def write_summary(self, summary: Mapping[str, object], table_csv: str) -> None:
         _replace(self.path / SUMMARY, to_json(summary, indent=2) + b"\n")
         _replace(self.path / SUMMARY_TABLE, table_csv.encode("utf-8", "backslashreplace"))
+
+    def write_cost(self, document: Mapping[str, object]) -> Path:
+        path = self.path / COST
+        _replace(path, to_json(document, indent=2) + b"\n")
+        return path
 
     def write_report(self, page: str) -> Path:
         path = self.path / REPORT

@@ -122,7 +122,7 @@ LAYERS = (
                 "suite",
                 "embeds_file environment errors experiment metrics need plan progress protocol publish",
             ),
-            *under("suite", "amplification bill replay"),
+            *under("suite", "amplification bill cost replay"),
             *under("suite", "logprob_check prefix_demand prompt_drawing record sampling scenario"),
             *under("suite", "scenario_source schema store summary token_case torch_file traffic"),
             *under("suite", "worker_process workload yaml_source"),
