@@ -1,11 +1,13 @@
-"""The in-situ cost of a command: how much longer a step gets for each time the command is run once more.
+"""The in-situ cost of a command: how much longer a run gets for each time the command is run once more.
 
-Pure functions over step records of runs that repeat the same steps with other numbers of repeats k. A step's
-time runs from the previous step's device end to its own: those stretches cover a run without gap or overlap,
-so whatever delays the device is in exactly one of them, whether the host works meanwhile (async) or before
-(sync). The first step has no previous one, and is left out.
+Pure functions over step records of runs that take the same steps; in each run of a round a step has another
+turn (suite/turns.py). A step's time runs from the previous step's device end to its own: those stretches
+cover a run without gap or overlap, so whatever delays the device is in exactly one of them, whether the host
+works meanwhile (async) or before (sync). The first step has no previous one, and is left out. Under async
+scheduling a step that ends later may leave the next one less to wait for, so that its cost is hidden: there
+the step and its next count together.
 
-Per step, the slope of its time on k by least squares over the runs of one round, so that what the step
+Per step, the slope of that time on k by least squares over the runs of one round, so that what the step
 computes cancels; per round, the mean of the middle half of its steps' slopes, which a quarter of outliers on
 either side does not move; over rounds, the mean with Student's 95 % interval.
 """
@@ -19,10 +21,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats
 
 from runner.measure import StepRecord
+from runner.repeats import Turn, repeats_in
 from runner.spans import Span
 
 MIN_ROUNDS = 5
@@ -37,17 +39,20 @@ KINDS = ("decode", "mixed", "prefill")
 
 @dataclass(frozen=True, slots=True)
 class AmplifiedRun:
-    """One run of a round. `repeats`: span -> k; a span that is not in it is run once."""
+    """One run of a round. `repeats` and `turns`: what it ran how often in which step (runner/repeats.py)."""
 
     round: int
-    repeats: Mapping[str, int]
     steps: Sequence[StepRecord]
+    repeats: Mapping[str, int]
+    turns: Sequence[Turn] = ()
+    is_async: bool = False
 
-    def k(self, span: str) -> int | None:
-        """How often it runs the span's commands; None where another span's are repeated."""
-        if any(k != 1 for name, k in self.repeats.items() if name != span):
+    def k(self, span: str, step_id: int) -> int | None:
+        """How often it ran the span's commands in a step; None where another span's are repeated there."""
+        repeats = repeats_in(step_id, self.repeats, self.turns)
+        if any(k != 1 for name, k in repeats.items() if name != span):
             return None
-        return self.repeats.get(span, 1)
+        return repeats.get(span, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,37 +135,55 @@ def estimate(values_us: Sequence[float]) -> Estimate:
 
 
 def round_slopes_us(runs: Sequence[AmplifiedRun], span: str, kind: str) -> dict[int, float]:
-    """Round -> slope on k of the time of a step of that kind; rounds without two different k have none."""
+    """Round -> slope on k of the time of a step of that kind; a round without two different k has none."""
     slopes = {}
     for number in dict.fromkeys(run.round for run in runs):
-        of_round = [run for run in runs if run.round == number and run.k(span) is not None]
-        ks = [float(run.k(span) or 1) for run in of_round]
-        if len(set(ks)) >= 2:
-            per_step = _step_slopes(ks, _times(of_round, kind))
-            if per_step.size:
-                slopes[number] = middle_mean(per_step)
+        of_round = [run for run in runs if run.round == number]
+        per_step = _step_slopes_us(of_round, span, kind)
+        if per_step:
+            slopes[number] = middle_mean(per_step)
     return slopes
 
 
-def _times(runs: Sequence[AmplifiedRun], kind: str) -> NDArray[np.float64]:
-    """Shape (runs, steps): the times of the steps of one kind, joined by step id."""
-    ids = [step.step_id for step in runs[0].steps[1:] if step.kind == kind]
-    times = [step_times_us(run.steps) for run in runs]
-    return np.asarray([[of_run[step_id] for step_id in ids] for of_run in times], dtype=np.float64)
-
-
-def _step_slopes(ks: Sequence[float], times_us: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Least squares for each step, shape (steps,). `times_us` has shape (runs, steps)."""
-    offsets = np.asarray(ks) - statistics.fmean(ks)
-    slopes: NDArray[np.float64] = offsets @ times_us / float(offsets @ offsets)
+def _step_slopes_us(runs: Sequence[AmplifiedRun], span: str, kind: str) -> list[float]:
+    """Of each step, by least squares over the runs that repeat nothing else in it."""
+    times = [delays_us(run) for run in runs]
+    slopes = []
+    for step in runs[0].steps:
+        points = [
+            (float(k), of_run[step.step_id])
+            for run, of_run in zip(runs, times, strict=True)
+            if step.kind == kind and step.step_id in of_run and (k := run.k(span, step.step_id)) is not None
+        ]
+        if len({k for k, _ in points}) >= 2:
+            slopes.append(statistics.linear_regression(*zip(*points, strict=True)).slope)
     return slopes
+
+
+def delays_us(run: AmplifiedRun) -> dict[int, float]:
+    """Step id -> the time that its commands can lengthen: its own, under async that of the next one too."""
+    times = step_times_us(run.steps)
+    if not run.is_async:
+        return times
+    return {step_id: times[step_id] + times[step_id + 1] for step_id in times if step_id + 1 in times}
 
 
 def plain_step_us(runs: Sequence[AmplifiedRun], kind: str) -> float | None:
-    """A step of that kind without repeats: the mean over runs of the middle mean."""
-    plain = [run for run in runs if all(k == 1 for k in run.repeats.values())]
-    means = [middle_mean(row) for run in plain if (row := _times([run], kind)[0]).size]
+    """A step of that kind where nothing is repeated: the mean over runs of the middle mean."""
+    means = []
+    for run in runs:
+        times = step_times_us(run.steps)
+        plain = [
+            times[step.step_id]
+            for step in run.steps
+            if step.kind == kind and step.step_id in times and _is_plain(run, step.step_id)
+        ]
+        means += [middle_mean(plain)] if plain else []
     return statistics.fmean(means) if means else None
+
+
+def _is_plain(run: AmplifiedRun, step_id: int) -> bool:
+    return all(k == 1 for k in repeats_in(step_id, run.repeats, run.turns).values())
 
 
 def command_times(steps: Sequence[StepRecord], spans: Sequence[Span], name: str, kind: str) -> CommandTimes:
@@ -218,12 +241,17 @@ def _line(
     return AmplifiedCost(
         span=name,
         kind=kind,
-        ks=tuple(sorted({k for run in runs if (k := run.k(name)) is not None})),
+        ks=_ks(runs, name),
         num_steps=sum(step.kind == kind for step in runs[0].steps[1:]),
         step_us=step_us,
         cost=estimate(list(slopes.values())) if slopes else None,
         times=times,
     )
+
+
+def _ks(runs: Sequence[AmplifiedRun], span: str) -> tuple[int, ...]:
+    found = {run.k(span, step.step_id) for run in runs for step in run.steps}
+    return tuple(sorted(k for k in found if k is not None))
 
 
 def same_steps(runs: Sequence[AmplifiedRun]) -> list[AmplifiedRun]:

@@ -69,7 +69,9 @@ def _arm_bill(
 ) -> ArmBill:
     completed = [run for run in runs if run.status is Status.COMPLETED]
     timed = [
-        AmplifiedRun(run.round, run.repeats, steps_of(run.run_id))
+        AmplifiedRun(
+            run.round, steps_of(run.run_id), run.repeats, run.turns, is_async=run.scheduling == "async"
+        )
         for run in completed
         if run.instrument == "off"
     ]
@@ -77,7 +79,7 @@ def _arm_bill(
     names = in_order(tuple(dict.fromkeys(span for run in runs for span in run.repeats)))
     lines = amplified_costs(
         timed,
-        AmplifiedRun(0, seen.repeats, steps_of(seen.run_id)) if seen else None,
+        AmplifiedRun(0, steps_of(seen.run_id), seen.repeats) if seen else None,
         spans_of(seen.run_id) if seen else (),
         names,
     )

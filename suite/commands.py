@@ -111,10 +111,15 @@ def cost(
         folder.write_environment(known.model_dump(mode="json"))
 
     stop, schedule = Stop(), CostSchedule(limits, folder.path)
+
+    def keep(record: RunRecord) -> None:
+        folder.append_run(record)
+        schedule.keep(record)
+
     with stop.on_interrupt():
         with make_progress(make_progress_console(sys.stderr), None) as progress:
             experiment = Experiment(
-                plan, folder.path, progress, stop, folder.append_run, keep_device, schedule=schedule.runs
+                plan, folder.path, progress, stop, keep, keep_device, schedule=schedule.runs
             )
             records = experiment.run()
         found = cost_document(folder.path, schedule.notes, plan.skipped, stop.is_requested)

@@ -18,7 +18,7 @@ from suite.arms import named_arm, why_not
 from suite.bill import arm_bills, documents, text_lines
 from suite.errors import SuiteError
 from suite.plan import Options, Plan, PlannedCase, PlannedRun, make_plan
-from suite.record import Status
+from suite.record import RunRecord, Status
 from suite.repeatable import MAX_REPEATS, repeatable_spans
 from suite.scenario import Scenario, load_scenario
 from suite.schema import one_of
@@ -26,7 +26,7 @@ from suite.store import load_run
 from suite.yaml_source import show
 
 DEFAULT_ARM = "refresh"
-MAX_ROUNDS = 10
+MAX_ROUNDS = 20
 COST_SCHEMA_VERSION = 1
 
 
@@ -83,6 +83,7 @@ class CostSchedule:
         self.notes: list[str] = []
         self._limits = limits
         self._folder = folder
+        self._last: RunRecord | None = None
         self._clock = clock
 
     def runs(self, planned: PlannedCase) -> Iterator[PlannedRun]:
@@ -121,9 +122,13 @@ class CostSchedule:
             f"{planned.rounds} rounds{fix}"
         )
 
+    def keep(self, record: RunRecord) -> None:
+        """To be told of every run: the next one depends on it."""
+        self._last = record
+
     def _has_completed(self, run: PlannedRun) -> bool:
-        records = [record for record in load_run(self._folder).runs if record.run_id == run.run_id]
-        return bool(records) and records[0].status is Status.COMPLETED
+        last = self._last
+        return last is not None and last.run_id == run.run_id and last.status is Status.COMPLETED
 
     def _repeats(self, run: PlannedRun) -> Mapping[str, int]:
         """Span -> k, for those of which the instrumented run has commands."""

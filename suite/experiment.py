@@ -180,6 +180,7 @@ class Experiment:
             rotation=run.rotation,
             instrument=run.instrument,
             repeats=dict(run.repeats),
+            turns=run.turns,
         )
         begin = time.monotonic()
         try:
@@ -241,6 +242,7 @@ class Experiment:
             rotation=run.rotation,
             instrument=run.instrument,
             repeats=run.repeats,
+            turns=run.turns,
         )
 
     def _add(self, planned: PlannedCase, record: RunRecord) -> None:

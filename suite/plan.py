@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from runner.device.base import DEVICE_KINDS, cuda_is_usable
+from runner.repeats import NO_REPEATS, Turn
 from runner.spans import Level
 from suite.arms import named_arm, twice, why_not
 from suite.errors import SuiteError
@@ -17,6 +19,7 @@ from suite.scenario import Case, Scenario, expand, load_scenario, missing_requir
 from suite.schema import one_of
 from suite.store import safe_name
 from suite.token_case import MAX_REQUESTS
+from suite.turns import balanced_turns
 from suite.workload import build_workload
 from suite.yaml_source import is_folder, path_errors
 
@@ -55,6 +58,7 @@ class PlannedRun:
     rotation: int | None = None
     instrument: Level = "off"
     repeats: Mapping[str, int] = field(default_factory=dict)
+    turns: tuple[Turn, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,17 +128,27 @@ class PlannedCase:
     def amplified_round(
         self, number: int, arms: Sequence[str], amplify: Mapping[str, Sequence[int]]
     ) -> list[PlannedRun]:
-        """Every arm without repeats, and with each span's every k above 1; in a seeded order."""
-        once = dict.fromkeys(amplify, 1)
-        more = [{**once, span: k} for span, ks in amplify.items() for k in ks if k > 1]
+        """Of each arm as many runs as there are turns: in each step every turn comes up (suite/turns.py).
+
+        The runs of all arms are shuffled.
+        """
+        more = [(span, k) for span, ks in amplify.items() for k in ks if k > 1]
+        turns = [*[NO_REPEATS] * round(math.sqrt(len(more))), *more]  # all are compared with those
+        repeats = {span: max(ks) for span, ks in amplify.items()}
+        draw = random.Random(f"{self.seed}:{self.case.case_id}:a{number}")
         runs = [
             PlannedRun(
-                f"{self._stem}-{safe_name(arm)}-a{number}-{index}", arm, number, False, repeats=repeats
+                f"{self._stem}-{safe_name(arm)}-a{number}-{index}",
+                arm,
+                number,
+                is_warmup=False,
+                repeats=repeats,
+                turns=of_run,
             )
             for arm in arms
-            for index, repeats in enumerate([once, *more])
+            for index, of_run in enumerate(balanced_turns(turns, draw))
         ]
-        random.Random(f"{self.seed}:{self.case.case_id}:a{number}").shuffle(runs)
+        draw.shuffle(runs)
         return runs
 
     def _round(self, letter: Literal["w", "r", "i"], number: int) -> list[PlannedRun]:

@@ -207,13 +207,14 @@ def _run_name(arm: str, run: PlannedRun | RunRecord) -> str:
 
 
 def _repeats_text(run: PlannedRun | RunRecord) -> str:
-    """ "upload.is_token_ids x 33, round 2" """
+    """ "upload.is_token_ids repeated, round 2" """
     if run.is_warmup:
         return "the steps to be repeated"
     if run.instrument != "off":
         return "the same steps with device spans"
-    more = [f"{span} x {k}" for span, k in run.repeats.items() if k != 1]
-    return f"{', '.join(more) or 'no repeats'}, round {run.round + 1}"
+    spans = list(run.repeats)
+    named = spans[0] if len(spans) == 1 else f"{len(spans)} spans in turn"
+    return f"{named} repeated, round {run.round + 1}"
 
 
 def outcome(record: RunRecord) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
+from runner.repeats import Turn
 from runner.spans import Level
 from suite.environment import DeviceFacts
 from suite.record import Failure, RunRecord
@@ -49,7 +50,8 @@ class RunArm(_Message):
     """Run one arm once. Answered by any number of Progress, then Finished or StorageFailed.
 
     With a `rotation` it serves the token case (suite/token_case.py), so many requests of it moved to the end.
-    `repeats`: span -> how often its commands are run (runner.commands.is_repeatable). All runs of an arm that
+    `repeats`: span -> how often its commands are run (runner.commands.is_repeatable), at most where `turns`
+    say in which step (runner/repeats.py). All runs of an arm that
     have any, be it once, take the same steps: the later ones replay the first, whose tokens are checked.
     """
 
@@ -61,6 +63,7 @@ class RunArm(_Message):
     rotation: int | None = None
     instrument: Level = "off"
     repeats: dict[str, int] = {}
+    turns: tuple[Turn, ...] = ()
 
 
 class Close(_Message):

@@ -13,6 +13,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from runner.repeats import Turn
 from runner.spans import Level
 
 SCHEMA_VERSION = 1
@@ -108,7 +109,8 @@ class RunRecord(_Frozen):
     rotation: int | None = None  # of a token check: by how many requests the order was rotated
     predicts_wrong: bool | None = None  # of a control: whether its flags predict wrong tokens; None: unknown
     instrument: Level = "off"  # what recorded its spans; above off its times enter no verdict
-    repeats: Mapping[str, int] = {}  # of an amplified run: span -> how often its commands were run
+    repeats: Mapping[str, int] = {}  # of an amplified run: span -> how often its commands were run, at most
+    turns: tuple[Turn, ...] = ()  # and in which step (runner/repeats.py); none: in every step
     clock_uncertainty_ns: int | None = None  # of device times on the host's clock; None: no spans of it
 
     @property

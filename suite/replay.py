@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 
 from runner.core import Request
 from runner.measure import StepRecord, now_ns
+from runner.repeats import Turn, repeats_in
 from runner.spans import upload_span
 from suite.arrivals import ScheduledArrivals
 from suite.workload import WorkloadRequest
@@ -62,13 +63,14 @@ class ReplayedArrivals(ScheduledArrivals):
 
 @dataclass(frozen=True, slots=True)
 class RecordedSteps:
-    """What the first run of an arm did. `repeats`: how often it ran the commands of a span."""
+    """What the first run of an arm did. `repeats` and `turns`: how often it ran the commands of a span."""
 
     run_id: str
     handed_at: tuple[int, ...]
     steps: tuple[StepRecord, ...]
     output_ids: Mapping[str, tuple[int, ...]]
     repeats: Mapping[str, int]
+    turns: Sequence[Turn] = ()
 
 
 def first_difference(
@@ -76,6 +78,7 @@ def first_difference(
     steps: Sequence[StepRecord],
     output_ids: Mapping[str, tuple[int, ...]],
     repeats: Mapping[str, int],
+    turns: Sequence[Turn] = (),
 ) -> str | None:
     """Where a replay left its record, in one sentence; None where it is the same to the byte.
 
@@ -83,7 +86,9 @@ def first_difference(
     buffer, which a repeated upload does that many times.
     """
     for recorded, replayed in zip(first.steps, steps, strict=False):
-        found = _step_difference(recorded, replayed, _factor(first.repeats, repeats))
+        before = repeats_in(recorded.step_id, first.repeats, first.turns)
+        now = repeats_in(recorded.step_id, repeats, turns)
+        found = _step_difference(recorded, replayed, _factor(before, now))
         if found is not None:
             return f"step {recorded.step_id} is not the one that {first.run_id} recorded: {found}"
     if len(steps) != len(first.steps):

@@ -121,6 +121,8 @@ def serve(opening: OpenCase, next_command: Callable[[], OpenCase | RunArm | Clos
     except Exception as error:
         send(Refused(failure=_failure(error)))
         return
+    gc.collect()
+    gc.freeze()  # what is loaded now stays: a collection before each run need not look at it
     try:
         send(Opened(device=DeviceFacts(**asdict(device.info))))
         case_runner = CaseRunner(case, workload, opening, device, oracle, send)
@@ -275,6 +277,7 @@ class CaseRunner:
                 arm,
                 instrument,
                 command.repeats,
+                command.turns,
             )
             recorder, states, decision = engine.recorder, engine.requests, engine.decision
             arrivals.start(_Reporter(recorder, len(given), self._send).poll)
@@ -317,6 +320,7 @@ class CaseRunner:
                 tuple(outcome.steps),
                 _output_ids(requests),
                 command.repeats,
+                command.turns,
             )
             self._recorded[command.arm] = (steps, checks)
 
@@ -325,7 +329,8 @@ class CaseRunner:
     ) -> Mapping[str, Check]:
         """The oracle's word on the first run, whose tokens these are; SuiteError for other steps."""
         first, checks = self._recorded[command.arm]
-        difference = first_difference(first, outcome.steps, _output_ids(requests), command.repeats)
+        output_ids = _output_ids(requests)
+        difference = first_difference(first, outcome.steps, output_ids, command.repeats, command.turns)
         if outcome.failure is None and difference is not None:
             raise SuiteError(f"the run cannot be held against the others of its arm: {difference}")
         return checks if difference is None else {}
@@ -405,6 +410,7 @@ class CaseRunner:
             rotation=command.rotation,
             instrument=command.instrument,
             repeats=command.repeats,
+            turns=command.turns,
             clock_uncertainty_ns=(
                 self._device.clock_uncertainty_ns if records_device(command.instrument) else None
             ),

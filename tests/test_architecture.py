@@ -54,11 +54,18 @@ def module_of(file: str) -> str:
 PLANNING_FILES = under(
     "runner",
     "core models config block_hashes blocks prefix_cache encoder_slots resident_rows admission scheduler "
-    "commands measure slot_state",
+    "commands measure repeats slot_state",
 )
 PLANNING = modules(PLANNING_FILES)
 # What the suite may know of a runner: its nouns and settings, never how it plans or computes.
-FACTS = ("runner.core", "runner.models", "runner.config", "runner.measure", "runner.inputs.arms")
+FACTS = (
+    "runner.core",
+    "runner.models",
+    "runner.config",
+    "runner.measure",
+    "runner.repeats",
+    "runner.inputs.arms",
+)
 HEAVY = ("torch", "transformers")
 MACHINERY = ("runner.engine", "runner.executor", "runner.scheduler", "runner.kernels", "runner.weights")
 
@@ -122,7 +129,7 @@ LAYERS = (
                 "suite",
                 "embeds_file environment errors experiment metrics need plan progress protocol publish",
             ),
-            *under("suite", "amplification bill cost replay"),
+            *under("suite", "amplification bill cost replay turns"),
             *under("suite", "logprob_check prefix_demand prompt_drawing record sampling scenario"),
             *under("suite", "scenario_source schema store summary token_case torch_file traffic"),
             *under("suite", "worker_process workload yaml_source"),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 from records import make_step
 
 from runner.measure import StepRecord
+from runner.repeats import NO_REPEATS, Turn, repeats_in
 from runner.spans import Span
 from suite.amplification import (
     AmplifiedRun,
@@ -20,6 +22,7 @@ from suite.amplification import (
     same_steps,
     step_times_us,
 )
+from suite.turns import balanced_turns
 
 SPAN = "upload.is_token_ids"
 KINDS = ("prefill", *["mixed", "decode"] * 10)
@@ -36,7 +39,7 @@ def steps_of(time_us: Callable[[int, str], float], kinds: Sequence[str] = KINDS)
 
 
 def run_of(number: int, k: int, time_us: Callable[[int, str], float], span: str = SPAN) -> AmplifiedRun:
-    return AmplifiedRun(number, {span: k}, steps_of(time_us))
+    return AmplifiedRun(number, steps_of(time_us), {span: k})
 
 
 def rounds_of(
@@ -113,6 +116,53 @@ def test_fewer_than_five_rounds_decide_nothing_and_one_has_no_interval() -> None
     assert (one.mean_us, one.low_us, one.is_decided) == (pytest.approx(3), None, False)
 
 
+def turned(num_rounds: int, is_async: bool, time_us: Callable[[AmplifiedRun, int], float]):
+    """Runs whose steps have turns, `time_us` of a run without steps and a step."""
+    turns: list[Turn] = [NO_REPEATS, (SPAN, 65), ("merge", 9), ("lookup", 5)]
+    draw = random.Random(5)
+    empty = [
+        AmplifiedRun(number, (), {SPAN: 65, "merge": 9, "lookup": 5}, of_run, is_async)
+        for number in range(num_rounds)
+        for of_run in balanced_turns(turns, draw)
+    ]
+    return [
+        replace(run, steps=steps_of(lambda step_id, _kind, run=run: time_us(run, step_id))) for run in empty
+    ]
+
+
+def k_in(run: AmplifiedRun, span: str, step_id: int) -> int:
+    return repeats_in(step_id, run.repeats, run.turns).get(span, 1)
+
+
+def test_runs_that_are_slow_as_a_whole_move_nothing_where_steps_take_turns() -> None:
+    speeds = random.Random(1)
+
+    def time_us(run: AmplifiedRun, step_id: int) -> float:
+        slow = 1000 if run.turns[0] == NO_REPEATS else 0  # the run of a round that begins plain
+        return (
+            2000 + slow + 2 * k_in(run, SPAN, step_id) + 40 * k_in(run, "merge", step_id) + speeds.gauss(0, 9)
+        )
+
+    runs = turned(6, False, time_us)
+    assert cost_of(runs).mean_us == pytest.approx(2, abs=4)
+    found = estimate(list(round_slopes_us(runs, "merge", "decode").values()))
+    assert found.low_us is not None and found.high_us is not None
+    assert found.low_us <= 40 <= found.high_us
+
+
+def test_under_async_what_the_next_step_has_less_to_wait_for_counts_against_the_cost() -> None:
+    """A step longer by 2 us a repeat, whose next one is shorter by as much: nothing is exposed."""
+
+    def time_us(run: AmplifiedRun, step_id: int) -> float:
+        hidden = 2 * (k_in(run, SPAN, step_id - 1) - 1) if step_id else 0
+        return 2000 + 2 * k_in(run, SPAN, step_id) - hidden
+
+    shown = cost_of(turned(8, False, time_us))
+    hidden = cost_of(turned(24, True, time_us))
+    assert shown.is_decided and shown.low_us is not None and shown.low_us > 1
+    assert not hidden.is_decided and abs(hidden.mean_us) < 0.5
+
+
 def test_only_the_rounds_own_baseline_and_repeats_are_compared() -> None:
     """In one round another span is repeated too: those runs say nothing about this one."""
     runs = rounds_of(5, lambda _n, k, _id, _kind: 1000 + 2 * k, (1, 9))
@@ -127,7 +177,7 @@ def test_only_the_rounds_own_baseline_and_repeats_are_compared() -> None:
 
 def test_a_run_with_other_steps_is_not_held_against_the_rest() -> None:
     runs = rounds_of(5, lambda _n, k, _id, _kind: 1000 + 2 * k, (1, 9))
-    other = AmplifiedRun(0, {SPAN: 9}, steps_of(lambda _id, _kind: 5000, KINDS[:-1]))
+    other = AmplifiedRun(0, steps_of(lambda _id, _kind: 5000, KINDS[:-1]), {SPAN: 9})
     assert same_steps([*runs, other]) == runs
     lines = amplified_costs([*runs, other], None, (), [SPAN])
     assert {line.kind for line in lines} == {"decode", "mixed"}
