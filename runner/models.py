@@ -151,7 +151,7 @@ TINY_GEMMA3_VL = ModelSpec(
     },
 )
 
-# As wide as a real model and as little else as possible: the copies and merges of a step's rows are a share of
+# As wide as a real model and as little else as possible: copies and merges of a step's rows are a share of
 # it that can be seen on a CPU. Its vision tower is the tiny one.
 _LARGE_WIDTH = 2560
 LARGE_GEMMA3_VL = ModelSpec(

@@ -80,7 +80,7 @@ def run(
 
     stop = Stop()
     with stop.on_interrupt():
-        with make_progress(make_progress_console(sys.stderr), plan.num_runs) as progress:
+        with make_progress(make_progress_console(sys.stderr), plan) as progress:
             experiment = Experiment(plan, folder.path, progress, stop, folder.append_run, keep_device)
             records = experiment.run()
         published = publish(folder.path, stop.is_requested)
@@ -133,7 +133,7 @@ def check(paths: Sequence[Path], options: Options, screen: Screen) -> int:
     plan = for_check(make_plan(paths, options))
     records: list[RunRecord] = []
     stop = Stop()
-    with stop.on_interrupt(), make_progress(make_progress_console(sys.stderr), plan.num_runs) as progress:
+    with stop.on_interrupt(), make_progress(make_progress_console(sys.stderr), plan) as progress:
         experiment = Experiment(plan, None, progress, stop, records.append, lambda _: None, is_timed=False)
         experiment.run()
     arms = summarise(records, ())

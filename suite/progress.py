@@ -22,7 +22,7 @@ from rich.text import Text
 
 from suite.bill import text_lines
 from suite.metrics import CACHING_OFF, SPECULATION_OFF
-from suite.plan import PlannedCase, PlannedRun
+from suite.plan import Plan, PlannedCase, PlannedRun
 from suite.protocol import Progress
 from suite.publish import Published
 from suite.record import LogprobVerdict, RunRecord, Status, TokenVerdict
@@ -190,11 +190,11 @@ class LiveProgress:
 Shown = LineProgress | LiveProgress
 
 
-def make_progress(console: Console, num_runs: int | None) -> AbstractContextManager[Shown]:
-    """Live where the stream is a terminal that can, lines elsewhere."""
+def make_progress(console: Console, plan: Plan | None) -> AbstractContextManager[Shown]:
+    """Live where the stream is a terminal that can, lines elsewhere. None: how many runs is not known yet."""
     is_live = console.is_terminal and not console.is_dumb_terminal
     kind = LiveProgress if is_live else LineProgress
-    return kind(console, num_runs)
+    return kind(console, plan.num_runs if plan is not None else None)
 
 
 def _run_name(arm: str, run: PlannedRun | RunRecord) -> str:

@@ -24,7 +24,16 @@ from runner.inputs.arms import ARMS
 from runner.measure import StepRecord
 from runner.models import TINY_GEMMA3_VL, ModelSpec
 from runner.repeats import NO_REPEATS, Turn
-from suite.amplification import MIN_ROUNDS, AmplifiedRun, Estimate, estimate, plain_step_us, round_slopes_us
+from suite.amplification import (
+    MIN_ROUNDS,
+    AmplifiedRun,
+    Estimate,
+    estimate,
+    largest_k,
+    plain_step_us,
+    round_slopes_us,
+)
+from suite.repeatable import MAX_REPEATS
 from suite.replay import ReplayedArrivals
 from suite.scenario import Case, expand, load_scenario
 from suite.turns import balanced_turns
@@ -32,6 +41,7 @@ from suite.workload import build_workload, materialise
 
 BUFFER = "is_token_ids"
 SPAN = f"upload.{BUFFER}"
+OWN_US = 8.0
 MODEL = TINY_GEMMA3_VL
 SCENARIO = """\
 name: planted
@@ -123,6 +133,11 @@ def planted_case(folder: Path) -> Case:
     return case
 
 
+def repeats_for(cost_us: float, step_us: float) -> int:
+    """As `suite cost` chooses them: a tenth of the step, the upload itself being OWN_US."""
+    return largest_k(OWN_US + cost_us, 1, step_us, MAX_REPEATS)
+
+
 class Steps:
     """The same recorded steps of one small scenario, on one device."""
 
@@ -152,9 +167,11 @@ def recovered(
     k: int,
     seed: int,
     num_rounds: int,
-    is_enough: Callable[[Estimate], bool] = lambda _: False,
+    is_enough: Callable[[Found], bool] = lambda _: False,
 ) -> Found:
     """What amplification makes of the device's plant in decode steps: rounds of four runs, shuffled.
+
+    At most so many; from MIN_ROUNDS on they end where `is_enough`.
 
     Two with the wait and two without; of either the steps of one run have the repeats that those of the
     other have not.
@@ -172,7 +189,7 @@ def recovered(
             device.is_planted = is_planted
             records, is_async = steps.run(arm, turns)
             runs[is_planted].append(AmplifiedRun(number, records, {SPAN: k}, turns, is_async))
-        if number + 1 >= MIN_ROUNDS and is_enough(_found(runs, k).planted):
+        if number + 1 >= MIN_ROUNDS and is_enough(_found(runs, k)):
             break
     return _found(runs, k)
 
