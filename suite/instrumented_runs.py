@@ -36,7 +36,7 @@ def costs_by_arm(runs: Iterable[RunRecord], loaded: LoadedSteps) -> dict[ArmKey,
     """Of each arm with instrumented runs, the first that completed, or why there are no figures."""
     groups: dict[ArmKey, list[RunRecord]] = {}
     for run in runs:
-        if run.instrument != "off":
+        if run.is_instrumented:
             groups.setdefault((run.scenario, run.case_id, run.arm), []).append(run)
     return {key: _costs_of(group, loaded) for key, group in groups.items()}
 

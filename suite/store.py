@@ -41,6 +41,7 @@ REPORT = "report.html"
 TRACE = "trace.json"
 MICRO = "micro.json"
 CEILINGS = "ceilings.json"
+COST = "cost.json"
 STEPS = "steps"
 REQUESTS = "requests"
 SPANS = "spans"
@@ -179,6 +180,11 @@ class RunFolder:
     def write_ceilings(self, ceilings: Mapping[str, object]) -> None:
         """What the machine can do at best, by case_id."""
         _replace(self.path / CEILINGS, to_json(ceilings, indent=2) + b"\n")
+
+    def write_cost(self, document: Mapping[str, object]) -> Path:
+        path = self.path / COST
+        _replace(path, to_json(document, indent=2) + b"\n")
+        return path
 
     def write_report(self, page: str) -> Path:
         path = self.path / REPORT

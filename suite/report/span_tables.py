@@ -175,7 +175,7 @@ def _share_line(share: float | None, where: str) -> Line:
 
 
 def _instrument_row(one: Series) -> tuple[Cell, ...]:
-    runs = [record for record in one.records if record.instrument != "off"]
+    runs = [record for record in one.records if record.is_instrumented]
     costs = one.costs
     per_step = (
         figure(costs.num_spans / costs.num_steps)
@@ -189,7 +189,7 @@ def _ratio(one: Series) -> Cell:
     on = [
         record.metrics["output_throughput"].value
         for record in one.records
-        if record.instrument != "off" and "output_throughput" in record.metrics
+        if record.is_instrumented and "output_throughput" in record.metrics
     ]
     off = one.values("output_throughput")
     return _ratio_cell([value for value in on if value], off)
