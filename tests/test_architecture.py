@@ -164,6 +164,14 @@ LAYERS = (
         never=(*HEAVY, *MACHINERY, "suite.oracle", "suite.worker"),
     ),
     Layer(
+        "statistics",
+        under("suite", "ratios verdict"),
+        libraries=("numpy", "scipy"),
+        own=("suite.ratios",),
+        never=("runner", *HEAVY),
+        banned=("os", "pathlib", "io", "time", "datetime", "shutil", "tempfile", "glob", "subprocess"),
+    ),
+    Layer(
         "explain",
         under("suite", "command_costs explain prediction"),
         libraries=("numpy",),
