@@ -172,6 +172,7 @@ class Experiment:
             rotation=run.rotation,
             instrument=run.instrument,
             repeats=dict(run.repeats),
+            is_aa=run.is_aa,
         )
         begin = time.monotonic()
         try:
@@ -233,6 +234,7 @@ class Experiment:
             rotation=run.rotation,
             instrument=run.instrument,
             repeats=run.repeats,
+            is_aa=run.is_aa,
         )
 
     def _add(self, planned: PlannedCase, record: RunRecord) -> None:

@@ -25,6 +25,7 @@ from suite.plan import Plan, PlannedCase, PlannedRun
 from suite.protocol import Progress
 from suite.publish import Published
 from suite.record import LogprobVerdict, RunRecord, Status, TokenVerdict
+from suite.report.comparisons import sentences
 from suite.report.wording import number
 from suite.summary import ArmSummary
 
@@ -199,6 +200,7 @@ def _run_name(arm: str, run: PlannedRun | RunRecord) -> str:
     if run.rotation is not None:
         return f"{arm}, order {run.rotation + 1}"
     kind = "warm-up round" if run.is_warmup else "round" if run.instrument == "off" else "instrumented round"
+    kind = "repeat in round" if run.is_aa else kind
     return f"{arm}, {kind} {run.round + 1}"
 
 
@@ -250,6 +252,8 @@ def print_results(console: Console, published: Published) -> None:
     """The table of arms, what was skipped and doubted, and where the report is."""
     if published.arms:
         _print_arms(console, published.arms)
+    for text in sentences(published.comparisons):
+        console.print(text)
     for name, reason in published.skipped:
         console.print(f"skipped {name}: {reason}")
     for text in published.warnings:

@@ -60,6 +60,7 @@ class RunArm(_Message):
     rotation: int | None = None
     instrument: Level = "off"
     repeats: dict[str, int] = {}
+    is_aa: bool = False
 
 
 class Close(_Message):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from suite.arms import named_arm
 from suite.checks import Finding, check_runs
+from suite.comparison import Comparison, compare, designs
 from suite.record import RunRecord
 from suite.step_costs import costs_by_arm
 from suite.store import RunFolder, load_run
@@ -25,10 +26,13 @@ class Published:
     skipped: tuple[tuple[str, str], ...]
     warnings: tuple[str, ...]
     is_interrupted: bool
+    comparisons: tuple[Comparison, ...] = ()
 
     def document(self) -> dict[str, object]:
         """What --json prints: summary.json and where everything lies."""
-        summary = to_document(self.arms, self.findings, self.skipped, self.is_interrupted)
+        summary = to_document(
+            self.arms, self.findings, self.skipped, self.is_interrupted, comparisons=self.comparisons
+        )
         return {"folder": str(self.path), "report": str(self.report), **summary}
 
 
@@ -48,9 +52,10 @@ def publish(path: Path, is_interrupted: bool | None = None) -> Published:
     arms = summarise(loaded.runs, findings)
     folder = RunFolder(path)
     costs = costs_by_arm(loaded.runs, loaded)
-    summary = to_document(arms, findings, loaded.skipped, is_interrupted, costs)
+    comparisons = compare(loaded.runs, designs(loaded.cases), findings)
+    summary = to_document(arms, findings, loaded.skipped, is_interrupted, costs, comparisons)
     folder.write_summary(summary, to_csv(arms))
-    report = folder.write_report(render(from_loaded(load_run(path), costs)))
+    report = folder.write_report(render(from_loaded(load_run(path), costs, comparisons)))
     return Published(
         path=path,
         report=report,
@@ -63,6 +68,7 @@ def publish(path: Path, is_interrupted: bool | None = None) -> Published:
             *run_warnings(loaded.runs),
         ),
         is_interrupted=is_interrupted,
+        comparisons=comparisons,
     )
 
 

@@ -109,11 +109,17 @@ class RunRecord(_Frozen):
     predicts_wrong: bool | None = None  # of a control: whether its flags predict wrong tokens; None: unknown
     instrument: Level = "off"  # what recorded its spans; above off its times enter no verdict
     repeats: Mapping[str, int] = {}  # of an amplified run: span -> how often its commands were run
+    is_aa: bool = False  # the reference arm once more in its round: held against itself, in no other figure
     clock_uncertainty_ns: int | None = None  # of device times on the host's clock; None: no spans of it
 
     @property
     def is_measured(self) -> bool:
-        """Whether its times may enter a statistic: no warm-up, no instrument, nothing amplified."""
+        """Whether its times may enter a statistic: no warm-up, instrument, amplification or A/A repeat."""
+        return self.is_timed_alike and not self.is_aa
+
+    @property
+    def is_timed_alike(self) -> bool:
+        """Whether it was run as measured runs are: those, and the repeats for the A/A floor."""
         return not self.is_warmup and self.instrument == "off" and not self.repeats
 
 

@@ -12,10 +12,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import psutil
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 from ruamel.yaml import YAML
 
 from runner.config import RunnerConfig
@@ -41,6 +41,7 @@ from suite.schema import (
     Seed,
     StrictModel,
     broken_rule,
+    listed,
     one_of,
     validated,
     value_error,
@@ -85,6 +86,8 @@ class ScenarioKeys(StrictModel):
 
     A sweep maps dotted keys to lists of values; every combination is a case. Each case runs every arm once
     a round, after `warmup_rounds` that are kept out of the statistics; a run ends after `timeout_s`.
+    Arms are compared with `baseline`, by default the first right sync arm. With `aa` it runs twice a round,
+    so that the noise is known; where that is not said, it does if there are rounds enough for a verdict.
     """
 
     name: Annotated[str, Field(min_length=1, max_length=100, examples=["my-scenario"])]
@@ -98,6 +101,8 @@ class ScenarioKeys(StrictModel):
     ]
     sweep: Mapping[str, Annotated[tuple[object, ...], AsTuple]] = Field(default_factory=dict)
     arms: Annotated[tuple[str, ...], AsTuple, Field(min_length=1)] = ("sync-ids",)
+    baseline: str | None = None
+    aa: bool | None = None
     rounds: Annotated[int, Field(ge=1, le=10_000)] = 3
     warmup_rounds: Annotated[int, Field(ge=0, le=10_000)] = 1
     seed: Seed = 0
@@ -128,6 +133,16 @@ class ScenarioKeys(StrictModel):
         if (reason := twice(value)) is not None:
             raise broken_rule(reason)
         return value
+
+    @model_validator(mode="after")
+    def _baseline_is_a_right_arm(self) -> Self:
+        if self.baseline is None:
+            return self
+        if self.baseline not in self.arms:
+            raise broken_rule(f"it must be one of the scenario's arms: {listed(self.arms)}", key="baseline")
+        if not named_arm(self.baseline).is_right:
+            raise broken_rule("it is wrong by design: compare with a right arm", key="baseline")
+        return self
 
 
 class Scenario(ScenarioKeys):

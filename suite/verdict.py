@@ -1,7 +1,7 @@
-"""Verdict: what a ratio says beside the noise floor; one of four words, and why.
+"""Verdict: what a ratio says beside the noise floor, in one of four words, and why.
 
-Pure. The floor is the half-width of the 95 % t interval of the A/A log ratio: one arm against itself in the
-same rounds. It is never below MIN_FLOOR.
+Pure. The floor is the half-width of the 95 % t interval of the A/A log ratio, one arm against itself in the
+same rounds, and never below MIN_FLOOR. There is none where A/A itself shows a difference beyond MIN_FLOOR.
 """
 
 from __future__ import annotations
@@ -19,16 +19,20 @@ MIN_FLOOR = math.log(1.005)
 NO_FLOOR = "no A/A rounds give the noise floor (aa: true runs the reference arm twice a round)"
 
 
+UNSTEADY = "A/A: an arm differs from itself by more than chance, so that other differences mean nothing"
+
+
 class Word(StrEnum):
     FASTER = "faster"
     SLOWER = "slower"
     EQUAL = "equal within the floor"
     CANNOT_TELL = "cannot tell"
+    NONE = "no verdict"
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`reason` says why it is what it is, in one line."""
+    """`reason` says why it is what it is, in one line. NONE: a wrong arm, whose speed is not judged."""
 
     word: Word
     reason: str
@@ -49,6 +53,8 @@ def noise_floor(same: Ratio | None) -> Floor:
         return Floor(None, reason=NO_FLOOR)
     if same.interval is None:
         return Floor(None, same.num_rounds, f"A/A: {same.reason}")
+    if _is_outside(same.interval, MIN_FLOOR):
+        return Floor(None, same.num_rounds, UNSTEADY)
     return Floor(max(MIN_FLOOR, same.interval.half_width), same.num_rounds)
 
 

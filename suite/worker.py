@@ -360,6 +360,7 @@ class CaseRunner:
             rotation=command.rotation,
             instrument=command.instrument,
             repeats=command.repeats,
+            is_aa=command.is_aa,
             clock_uncertainty_ns=(
                 self._device.clock_uncertainty_ns if records_device(command.instrument) else None
             ),

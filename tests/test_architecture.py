@@ -134,7 +134,7 @@ LAYERS = (
             ),
             *under("suite", "logprob_check prefix_demand prompt_drawing record sampling scenario"),
             *under("suite", "scenario_source schema store summary token_case torch_file traffic"),
-            *under("suite", "step_costs worker_process workload yaml_source"),
+            *under("suite", "comparison step_costs worker_process workload yaml_source"),
             *under("suite/traces", "azure_lmm azure_lmm_rebased base reading sample"),
         ),
         libraries=(
@@ -246,13 +246,15 @@ LAYERS = (
     Layer(
         "report",
         under(
-            "suite/report", "answer chart data figures page samples span_figures span_tables tables wording"
+            "suite/report",
+            "answer chart comparisons data figures page samples span_figures span_tables tables wording",
         ),
         libraries=("numpy", "pandas", "plotly", "jinja2", "markupsafe"),
         own=(
             *("runner.core", "runner.measure", "runner.spans", "suite.record", "suite.metrics"),
             *("suite.checks", "suite.control", "suite.summary", "suite.report"),
             *("suite.cost_tables", "suite.step_costs"),
+            *("suite.comparison", "suite.ratios", "suite.verdict"),
         ),
         never=(*HEAVY, *MACHINERY, "runner.device", "suite.store", "suite.worker", "suite.oracle"),
         banned=("os", "pathlib", "io", "time", "datetime", "shutil", "tempfile", "glob", "subprocess"),
