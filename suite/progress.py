@@ -25,7 +25,7 @@ from suite.plan import Plan, PlannedCase, PlannedRun
 from suite.protocol import Progress
 from suite.publish import Published
 from suite.record import LogprobVerdict, RunRecord, Status, TokenVerdict
-from suite.report.comparisons import sentences
+from suite.report.comparison_text import sentences
 from suite.report.wording import number
 from suite.summary import ArmSummary
 

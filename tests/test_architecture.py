@@ -247,7 +247,8 @@ LAYERS = (
         "report",
         under(
             "suite/report",
-            "answer chart comparisons data figures page samples span_figures span_tables tables wording",
+            "answer chart comparison_text comparisons data figures page samples span_figures span_tables "
+            "tables wording",
         ),
         libraries=("numpy", "pandas", "plotly", "jinja2", "markupsafe"),
         own=(

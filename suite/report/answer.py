@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from suite.report.comparisons import sentences
+from suite.report.comparison_text import sentences
 from suite.report.data import ScenarioData, Series
 from suite.report.tables import token_mark, token_verdicts, tokens_cell, why_no_speed
 from suite.report.wording import median, number, plural, quantity, sample_count, spread
