@@ -136,6 +136,14 @@ def run(
             "--instrument", help="Of one more run of every arm, which enters no verdict; off: no such run."
         ),
     ] = Instrument.EVENTS,
+    goodput: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--goodput",
+            help="Gates in ms that a good request meets: 'ttft:200 tpot:20 e2el:900'; repeatable.",
+            metavar="NAME:MS",
+        ),
+    ] = None,
     label: Annotated[
         str | None, typer.Option("--label", help="A name in the folder's name.", metavar="TEXT")
     ] = None,
@@ -146,8 +154,11 @@ def run(
     130 interrupted, partial results kept.
     """
     from suite import commands
+    from suite.goodput import goodput_override
 
     options = replace(_options(device, arms, rounds, overrides, seed), instrument=instrument.value)
+    if goodput is not None:
+        options = replace(options, overrides=(*options.overrides, goodput_override(goodput)))
     if not output_dir:
         raise SuiteError("--output-dir '': it is empty; name a folder")
     code = commands.run(paths, options, Path(output_dir), label, is_dry_run, _screen(is_json))

@@ -30,6 +30,8 @@ ONE_TOKEN = "one output token"
 AT_ONCE = "all output tokens came at the same time"
 CACHING_OFF = "prefix caching is off"
 SPECULATION_OFF = "speculation is off"
+NO_GATES = "no goodput gates are set"
+NO_TIME = "the run took no time"
 EDGES_ONLY = "only the times of the first and last token were recorded"
 
 _COMPLETED = frozenset(
@@ -162,6 +164,18 @@ _THROUGHPUT = (
     ),
 )
 
+GATES: Mapping[str, str] = MappingProxyType({"ttft": "ttft_ms", "tpot": "tpot_ms", "e2el": "e2e_ms"})
+"""What goodput may ask of a request, by vLLM's names -> the field of Latencies."""
+
+_GOODPUT = Definition(
+    "request_goodput",
+    "req/s",
+    "higher",
+    "completed requests that meet every gate of the scenario's goodput (ttft, tpot, e2el: ms at most) / "
+    "duration; a request of one output token has no TPOT and is held to the other gates; undefined where no "
+    "request has a figure for a gate",
+)
+
 _COUNTS = (
     Definition("completed_requests", "requests", "higher", "requests that got all their tokens"),
     Definition("failed_requests", "requests", "lower", "requests that did not complete"),
@@ -259,6 +273,7 @@ DEFINITIONS: Mapping[str, Definition] = MappingProxyType(
         definition.name: definition
         for definition in (
             *_THROUGHPUT,
+            _GOODPUT,
             *_sample_definitions(),
             *_step_definitions(),
             *_COUNTS,
@@ -341,17 +356,19 @@ def run_metrics(
     steps: Sequence[StepRecord],
     duration_s: float,
     config: RunnerConfig | None = None,
+    gates: Mapping[str, float] | None = None,
 ) -> dict[str, Metric]:
     """Every metric of DEFINITIONS for one run, defined or None with a reason.
 
-    `config` says what was switched on; None: the runner's defaults.
+    `config` says what was switched on; None: the runner's defaults. `gates`: of goodput, by GATES, in ms.
     """
     config = config or RunnerConfig()
+    measured = [latencies(request) for request in requests]
+    has_completed = any(is_completed(request) for request in requests)
     found = [
         *_throughput(requests, duration_s),
-        *latency_metrics(
-            [latencies(request) for request in requests], any(is_completed(request) for request in requests)
-        ),
+        goodput(measured, gates or {}, duration_s) if has_completed else _GOODPUT.undefined(NONE_COMPLETED),
+        *latency_metrics(measured, has_completed),
         *_step_times(requests, steps),
         *_counts(requests, steps),
         *_cache(requests, steps, config.prefix_caching),
@@ -373,9 +390,30 @@ def _throughput(requests: Sequence[RequestRecord], duration_s: float) -> Iterabl
         if not completed:
             yield definition.undefined(NONE_COMPLETED)
         elif duration_s <= 0:
-            yield definition.undefined("the run took no time")
+            yield definition.undefined(NO_TIME)
         else:
             yield definition.of(amount / duration_s, len(completed))
+
+
+def goodput(measured: Sequence[Latencies], gates: Mapping[str, float], duration_s: float) -> Metric:
+    """Requests a second that meet every gate; `measured`: of all requests, failed ones included."""
+    if not gates:
+        return _GOODPUT.undefined(NO_GATES)
+    if duration_s <= 0:
+        return _GOODPUT.undefined(NO_TIME)
+    for name in gates:
+        if not _defined(getattr(one, GATES[name]) for one in measured).size:
+            reason = _why_undefined(GATES[name], measured)
+            return _GOODPUT.undefined(f"no data: no request has a figure for the gate {name} ({reason})")
+    completed = [one for one in measured if one.e2e_ms is not None]
+    num_good = sum(all(_meets(one, GATES[name], limit) for name, limit in gates.items()) for one in completed)
+    return _GOODPUT.of(num_good / duration_s, len(completed))
+
+
+def _meets(one: Latencies, sample: str, limit_ms: float) -> bool:
+    """A figure that is missing meets nothing, but a TPOT that one output token cannot have."""
+    value: float | None = getattr(one, sample)
+    return one.undefined.get(sample) == ONE_TOKEN if value is None else value <= limit_ms
 
 
 def latency_metrics(measured: Sequence[Latencies], has_completed: bool = True) -> Iterable[Metric]:

@@ -25,6 +25,7 @@ from suite.arms import named_arm, twice, why_not
 from suite.case_label import case_label
 from suite.demand import plan_demand
 from suite.errors import KeyedError, SuiteError
+from suite.goodput import Goodput
 from suite.need import Demand, image_positions
 from suite.sampling import check_token_ids
 from suite.scenario_source import (
@@ -88,6 +89,7 @@ class ScenarioKeys(StrictModel):
     a round, after `warmup_rounds` that are kept out of the statistics; a run ends after `timeout_s`.
     Arms are compared with `baseline`, by default the first right sync arm. With `aa` it runs twice a round,
     so that the noise is known; where that is not said, it does if there are rounds enough for a verdict.
+    `goodput` names the gates, in ms, that a request must meet to count as good.
     """
 
     name: Annotated[str, Field(min_length=1, max_length=100, examples=["my-scenario"])]
@@ -103,6 +105,7 @@ class ScenarioKeys(StrictModel):
     arms: Annotated[tuple[str, ...], AsTuple, Field(min_length=1)] = ("sync-ids",)
     baseline: str | None = None
     aa: bool | None = None
+    goodput: Annotated[Goodput | None, Field(examples=["{ttft: 200, tpot: 20}"])] = None
     rounds: Annotated[int, Field(ge=1, le=10_000)] = 3
     warmup_rounds: Annotated[int, Field(ge=0, le=10_000)] = 1
     seed: Seed = 0

@@ -333,7 +333,9 @@ class CaseRunner:
         failure: Failure | None,
     ) -> RunRecord:
         tokens, token_notes = _verdict(checks)
-        metrics = run_metrics(requests, outcome.steps, outcome.duration_s, self._case.runner_config)
+        goodput = self._case.scenario.goodput
+        gates = None if goodput is None else goodput.gates
+        metrics = run_metrics(requests, outcome.steps, outcome.duration_s, self._case.runner_config, gates)
         return RunRecord(
             run_id=command.run_id,
             scenario=self._case.scenario.name,

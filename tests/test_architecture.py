@@ -134,7 +134,9 @@ LAYERS = (
             ),
             *under("suite", "logprob_check prefix_demand prompt_drawing record sampling scenario"),
             *under("suite", "scenario_source schema store summary token_case torch_file traffic"),
-            *under("suite", "comparison step_costs vllm_requests worker_process workload yaml_source"),
+            *under(
+                "suite", "comparison goodput step_costs vllm_requests worker_process workload yaml_source"
+            ),
             *under("suite/traces", "azure_lmm azure_lmm_rebased base reading sample"),
         ),
         libraries=(
