@@ -168,6 +168,14 @@ def run(
             help="Have the NVTX range 'stepcost window' open in that run while its batch is steady.",
         ),
     ] = False,
+    goodput: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--goodput",
+            help="Gates in ms that a good request meets: 'ttft:200 tpot:20 e2el:900'; repeatable.",
+            metavar="NAME:MS",
+        ),
+    ] = None,
     label: Annotated[
         str | None, typer.Option("--label", help="A name in the folder's name.", metavar="TEXT")
     ] = None,
@@ -178,6 +186,7 @@ def run(
     130 interrupted, partial results kept.
     """
     from suite import commands
+    from suite.goodput import goodput_override
 
     options = replace(
         _options(device, arms, rounds, overrides, seed),
@@ -186,6 +195,8 @@ def run(
         is_traced=is_traced,
         has_window=has_window,
     )
+    if goodput is not None:
+        options = replace(options, overrides=(*options.overrides, goodput_override(goodput)))
     place = _place(output_dir)
     code = commands.run(paths, options, place, label, is_dry_run, _screen(is_json))
     if not is_dry_run:

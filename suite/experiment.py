@@ -184,6 +184,7 @@ class Experiment:
             has_window=run.has_window,
             repeats=dict(run.repeats),
             turns=run.turns,
+            is_aa=run.is_aa,
         )
         begin = time.monotonic()
         try:
@@ -247,6 +248,7 @@ class Experiment:
             sync_check=run.sync_check,
             repeats=run.repeats,
             turns=run.turns,
+            is_aa=run.is_aa,
         )
 
     def _add(self, planned: PlannedCase, record: RunRecord) -> None:

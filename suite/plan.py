@@ -16,7 +16,9 @@ from runner.repeats import NO_REPEATS, Turn
 from runner.spans import Level
 from runner.sync_check import SyncCheck
 from suite.arms import named_arm, twice, why_not
+from suite.comparison import primary_metrics
 from suite.errors import SuiteError
+from suite.ratios import MIN_ROUNDS
 from suite.scenario import Case, Scenario, expand, load_scenario, missing_requirements
 from suite.schema import one_of
 from suite.store import safe_name
@@ -71,6 +73,7 @@ class PlannedRun:
     has_window: bool = False
     repeats: Mapping[str, int] = field(default_factory=dict)
     turns: tuple[Turn, ...] = ()
+    is_aa: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,7 @@ class PlannedCase:
 
     With `num_rotations` it is a token check: every arm runs once in each rotation of the token case.
     `amplify`: span -> how often its commands are run, in rounds of their own after all others.
+    `reference` is the arm that others are compared with; with `has_aa` it runs twice in each measured round.
     """
 
     case: Case
@@ -94,6 +98,8 @@ class PlannedCase:
     is_traced: bool = False
     has_window: bool = False
     amplify: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    reference: str | None = None
+    has_aa: bool = False
 
     @property
     def seed(self) -> int:
@@ -171,11 +177,13 @@ class PlannedCase:
     def _round(self, letter: Literal["w", "r", "i", "s"], number: int) -> list[PlannedRun]:
         instrument: Level = self.instrument if letter == "i" else "off"
         sync_check: SyncCheck = self.sync_check if letter == "s" else "off"
-        order = list(self.arms)
+        order = [(arm, False) for arm in self.arms]
+        if self.has_aa and self.reference is not None and letter == "r":
+            order.append((self.reference, True))
         random.Random(f"{self.seed}:{self.case.case_id}:{letter}{number}").shuffle(order)
         return [
             PlannedRun(
-                f"{self._stem}-{safe_name(arm)}-{letter}{number}",
+                f"{self._stem}-{safe_name(arm)}-{'aa' if is_aa else letter}{number}",
                 arm,
                 number,
                 is_warmup=letter == "w",
@@ -183,8 +191,9 @@ class PlannedCase:
                 sync_check=sync_check,
                 is_traced=self.is_traced and instrument != "off",
                 has_window=self.has_window and instrument != "off",
+                is_aa=is_aa,
             )
-            for arm in order
+            for arm, is_aa in order
         ]
 
     def _rotation(self, arm: str, by: int) -> PlannedRun:
@@ -236,6 +245,9 @@ class Plan:
                     "label": planned.case.label,
                     "values": dict(planned.case.values),
                     "arms": list(planned.arms),
+                    "reference": planned.reference,
+                    "primary_metrics": list(primary_metrics(planned.case.scenario.traffic.arrivals.kind)),
+                    "has_aa": planned.has_aa,
                     "rounds": planned.rounds,
                     "warmup_rounds": planned.warmup_rounds,
                     "workload_hash": planned.workload_hash,
@@ -277,6 +289,7 @@ def for_check(plan: Plan) -> Plan:
             instrument="off",
             sync_check="off",
             amplify={},
+            has_aa=False,
         )
         for case in plan.cases
     )
@@ -380,10 +393,12 @@ def _plan_case(case: Case, options: Options) -> PlannedCase:
         reason = why_not(named_arm(name), case.model_spec, case.scenario.traffic)
         if reason is not None:
             raise SuiteError(f"{case.scenario.path}: arms: {reason}")
+    reference = _reference(case.scenario, arms)
+    rounds = options.rounds or case.scenario.rounds
     return PlannedCase(
         case=case,
         arms=arms,
-        rounds=options.rounds or case.scenario.rounds,
+        rounds=rounds,
         warmup_rounds=case.scenario.warmup_rounds,
         workload_hash=workload.hash,
         num_requests=len(workload.requests),
@@ -393,7 +408,31 @@ def _plan_case(case: Case, options: Options) -> PlannedCase:
         is_traced=options.is_traced,
         has_window=options.has_window,
         amplify=case.scenario.amplify,
+        reference=reference,
+        has_aa=_has_aa(case.scenario, arms, reference, rounds),
     )
+
+
+def _reference(scenario: Scenario, arms: Sequence[str]) -> str | None:
+    """The scenario's `baseline`; else the first right arm that is sync, else the first right one."""
+    if scenario.baseline is not None:
+        if scenario.baseline not in arms:
+            raise SuiteError(
+                f"--arms {','.join(arms)}: the scenario's baseline is {scenario.baseline}; name it too, or "
+                "put another in its place with --set baseline=ARM"
+            )
+        return scenario.baseline
+    right = [name for name in arms if named_arm(name).is_right]
+    sync = [name for name in right if named_arm(name).scheduling == "sync"]
+    return next(iter((*sync, *right)), None)
+
+
+def _has_aa(scenario: Scenario, arms: Sequence[str], reference: str | None, rounds: int) -> bool:
+    """Whether A/A runs are made: as the scenario says, else wherever a verdict may come of them."""
+    if reference is None or scenario.aa is not None:
+        return reference is not None and bool(scenario.aa)
+    others = [name for name in arms if name != reference and named_arm(name).is_right]
+    return bool(others) and rounds >= MIN_ROUNDS
 
 
 def _resolved(scenario: Scenario, options: Options) -> dict[str, object]:

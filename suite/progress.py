@@ -26,6 +26,7 @@ from suite.plan import Plan, PlannedCase, PlannedRun
 from suite.protocol import Progress
 from suite.publish import Published
 from suite.record import LogprobVerdict, RunRecord, Status, TokenVerdict
+from suite.report.comparison_text import sentences
 from suite.report.wording import number
 from suite.summary import ArmSummary
 
@@ -205,6 +206,7 @@ def _run_name(arm: str, run: PlannedRun | RunRecord) -> str:
     if run.repeats:
         return f"{arm}, {_repeats_text(run)}"
     kind = "warm-up round" if run.is_warmup else "round" if run.instrument == "off" else "instrumented round"
+    kind = "repeat in round" if run.is_aa else kind
     return f"{arm}, {kind} {run.round + 1}"
 
 
@@ -270,6 +272,8 @@ def print_results(console: Console, published: Published) -> None:
     for bill in published.bills:
         for line in ["", *text_lines(bill), ""]:
             console.print(line)
+    for text in sentences(published.comparisons):
+        console.print(text)
     for name, reason in published.skipped:
         console.print(f"skipped {name}: {reason}")
     for text in published.warnings:
