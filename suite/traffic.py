@@ -132,7 +132,8 @@ class TraceReplay(StrictModel):
     by `length_scale` and rounded up, so at least 1. A row keeps at most `max_images` images. With
     `context_includes_images` the scaled context is the whole prompt and the text gets what the images
     leave, at least one token; without it the images come on top. A request still longer than the runner
-    allows is refused, skipped or truncated (the text first, then the output) by `over_length`.
+    allows is refused, skipped or truncated (the text first, then the output) by `over_length`. Rows that
+    failed when they were recorded are left out, or refused, by `failed_requests`; they count for `limit`.
     """
 
     kind: Literal["trace"]
@@ -145,6 +146,7 @@ class TraceReplay(StrictModel):
     length_scale: PositiveNumber = 1.0
     context_includes_images: bool = True
     max_images: Annotated[int, Field(ge=0, le=1_000)] | None = None
+    failed_requests: Literal["skip", "error"] = "skip"
 
     @field_validator("format")
     @classmethod

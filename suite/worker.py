@@ -370,7 +370,7 @@ class CaseRunner:
             tokens=tokens,
             failure=failure,
             notes=(*self._workload.notes, *([TRACED] if command.is_traced else []), *token_notes),
-            warnings=cache_warnings(metrics, self._case.scenario.traffic.shared_prefix is not None),
+            warnings=cache_warnings(metrics, self._workload.begins_alike),
             num_steps=len(outcome.steps),
             num_requests=len(requests),
             is_control=not named_arm(command.arm).is_right,

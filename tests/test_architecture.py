@@ -132,10 +132,12 @@ LAYERS = (
                 "suite",
                 "embeds_file environment errors experiment metrics need plan progress protocol publish",
             ),
+            *under("suite", "image_demand replay"),
             *under("suite", "logprob_check prefix_demand prompt_drawing record sampling scenario"),
             *under("suite", "scenario_source schema store summary token_case torch_file traffic"),
             *under("suite", "step_costs worker_process workload yaml_source"),
-            *under("suite/traces", "azure_lmm azure_lmm_rebased base reading sample"),
+            *under("suite/traces", "azure_llm azure_lmm azure_lmm_rebased base block_lengths burstgpt"),
+            *under("suite/traces", "lines mooncake opening reading sample vidur"),
         ),
         libraries=(
             *("numpy", "pandas", "pyarrow", "pydantic", "pydantic_core"),
