@@ -12,9 +12,10 @@ from runner.models import ModelSpec
 from suite.embeds_demand import with_embeds
 from suite.errors import KeyedError
 from suite.image_demand import draw_images
-from suite.need import Demand, Need, exact_share, image_positions, room, seeded
+from suite.need import Demand, Need, exact_share, image_positions, room
 from suite.prefix_demand import with_prefixes
 from suite.replay import Replay
+from suite.seeding import seeded
 from suite.traffic import Constant, TraceReplay, Traffic
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from runner.models import ModelSpec
 from suite.errors import KeyedError
-from suite.need import exact_share, seeded
+from suite.need import exact_share
+from suite.seeding import seeded
 from suite.traffic import Traffic
 
 

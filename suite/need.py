@@ -1,15 +1,12 @@
-"""What is asked for before a single id is drawn: the nouns of a demand, seeds, exact shares."""
+"""What is asked for before a single id is drawn: the nouns of a demand, exact shares."""
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal, NamedTuple
-
-import numpy as np
 
 from runner.config import RunnerConfig
 from runner.models import ModelSpec
@@ -71,20 +68,6 @@ class Demand:
 
     needs: tuple[Need, ...]
     notes: tuple[str, ...]
-
-
-def seeded(seed: int, purpose: str, index: int = 0) -> np.random.Generator:
-    """A generator of its own for each purpose and index, the same in every process."""
-    return np.random.Generator(np.random.PCG64(int.from_bytes(_digest(seed, purpose, index)[:16], "little")))
-
-
-def derived_seed(seed: int, purpose: str, index: int = 0) -> int:
-    """A seed of its own for each purpose and index, from 0 to 2**63 - 1, the same in every process."""
-    return int.from_bytes(_digest(seed, purpose, index)[:8], "little") >> 1
-
-
-def _digest(seed: int, purpose: str, index: int) -> bytes:
-    return hashlib.sha256(f"stepcost:{seed}:{purpose}:{index}".encode()).digest()
 
 
 def image_positions(model: ModelSpec) -> int:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from suite.need import SharedPrefix, TextBlocks, seeded
+from suite.need import SharedPrefix, TextBlocks
+from suite.seeding import seeded
 
 Positions = npt.NDArray[np.int64]
 

@@ -40,7 +40,7 @@ class Replay:
 
     def demand(self) -> Demand:
         arrivals = self._arrivals
-        trace = read_trace(Path(arrivals.path), arrivals.format, arrivals.limit)
+        trace = read_trace(Path(arrivals.path), arrivals.format, arrivals.limit, self._seed)
         rows = self._usable(trace)
         needs = []
         for row, time_s, num_images in zip(rows, self._times(rows), self._images(trace, rows), strict=True):
@@ -65,7 +65,7 @@ class Replay:
         failed = next((row for row in trace.rows if row.is_failed), None)
         if failed is not None and self._arrivals.failed_requests == "error":
             raise SuiteError(
-                f"{trace.path}:{failed.line}: the request failed when it was recorded (0 output tokens): "
+                f"{trace.place(failed)}: the request failed when it was recorded (0 output tokens): "
                 "remove the row, or set traffic.arrivals.failed_requests to skip"
             )
         rows = [row for row in trace.rows if not row.is_failed]
@@ -90,25 +90,41 @@ class Replay:
     def _images(self, trace: Trace, rows: Sequence[TraceRow]) -> list[int]:
         if not trace.format.has_images:
             return draw_images(self._traffic, self._model, len(rows), self._seed)
-        images = []
-        for row in rows:
-            recorded = row.num_images or 0
-            kept = recorded
-            if self._arrivals.max_images is not None and recorded > self._arrivals.max_images:
-                kept = self._arrivals.max_images
-                self._counts["images dropped"] += recorded - kept
-                self._counts["rows with images dropped"] += 1
-            if kept and self._model.vision is None:
-                raise SuiteError(
-                    f"{trace.path}:{row.line}: NumImages is {recorded}, but {self._model.name} takes no "
-                    "images: choose a multimodal model, or set traffic.arrivals.max_images to 0"
-                )
-            images.append(kept)
-        return images
+        return [self._kept_images(trace, row) for row in rows]
+
+    def _kept_images(self, trace: Trace, row: TraceRow) -> int:
+        """How many of the model's images a row brings."""
+        recorded = row.num_images or 0
+        if recorded and self._model.vision is None and self._arrivals.max_images != 0:
+            raise SuiteError(
+                f"{trace.place(row)}: the request has {recorded} images, but {self._model.name} takes none: "
+                "choose a multimodal model, or set traffic.arrivals.max_images to 0"
+            )
+        brought = self._resized(row) if row.image_tokens is not None else recorded
+        most = self._arrivals.max_images
+        if most is None or brought <= most:
+            return brought
+        self._counts["images dropped"] += brought - most
+        self._counts["rows with images dropped"] += 1
+        return most
+
+    def _resized(self, row: TraceRow) -> int:
+        """As many of the model's images as come closest to the tokens of the row's own, scaled."""
+        if not row.num_images or self._model.vision is None:
+            return row.num_images or 0
+        rows = self._model.vision.rows_per_image
+        tokens = scaled(row.image_tokens or 0, self._arrivals.length_scale)
+        count = max(1, (2 * tokens + rows) // (2 * rows))
+        self._counts["images resized"] += row.num_images
+        self._counts["image tokens"] += row.image_tokens or 0
+        self._counts["images made"] += count
+        return count
 
     def _need(self, row: TraceRow, time_s: float, num_images: int) -> Need:
         text = scaled(row.context_tokens, self._arrivals.length_scale)
-        if self._arrivals.context_includes_images and num_images:
+        if row.context_tokens == 0:
+            self._counts["texts of 0"] += 1
+        if row.image_tokens is None and self._arrivals.context_includes_images and num_images:
             text -= num_images * image_positions(self._model)
             if text < 1:
                 self._counts["texts of 1"] += 1
@@ -146,7 +162,7 @@ class Replay:
     def _too_long(self, trace: Trace, row: TraceRow, need: Need, image: int) -> SuiteError:
         total = need.text_tokens + image + need.output_tokens
         return SuiteError(
-            f"{trace.path}:{row.line}: the request has {need.text_tokens} text + {image} image + "
+            f"{trace.place(row)}: the request has {need.text_tokens} text + {image} image + "
             f"{need.output_tokens} output = {total} tokens (of {row.context_tokens} context and "
             f"{row.output_tokens} output, traffic.arrivals.length_scale {self._arrivals.length_scale:g}), "
             f"but {self._limit}: lower length_scale or max_images, raise that limit, or set "
@@ -160,7 +176,7 @@ class Replay:
             *trace.notes,
             self._image_note(trace, needs),
             *self._block_notes(needs),
-            *self._length_notes(),
+            *self._length_notes(trace),
             *self._time_notes(trace),
         ]
 
@@ -195,9 +211,8 @@ class Replay:
             "noise on embeddings and the supplied positions of spliced prompts are each request's own",
         ]
 
-    def _length_notes(self) -> list[str]:
+    def _length_notes(self, trace: Trace) -> list[str]:
         arrivals, counts = self._arrivals, self._counts
-        included = "include" if arrivals.context_includes_images else "exclude"
         notes = []
         if counts["failed"]:
             notes.append(
@@ -206,7 +221,8 @@ class Replay:
             )
         notes += [
             f"lengths multiplied by traffic.arrivals.length_scale {arrivals.length_scale:g}, rounded up",
-            f"context tokens taken to {included} image tokens (traffic.arrivals.context_includes_images)",
+            self._context_note(trace),
+            *self._resize_notes(),
         ]
         if counts["texts of 1"]:
             notes.append(
@@ -225,6 +241,24 @@ class Replay:
                 f"requests truncated as too long ({self._limit}): {counts['truncated']}, by "
                 f"{counts['tokens truncated']} tokens in all"
             )
+        return notes
+
+    def _context_note(self, trace: Trace) -> str:
+        if any(row.image_tokens is not None for row in trace.rows):
+            return "text and image tokens are counted apart by the trace"
+        included = "include" if self._arrivals.context_includes_images else "exclude"
+        return f"context tokens taken to {included} image tokens (traffic.arrivals.context_includes_images)"
+
+    def _resize_notes(self) -> list[str]:
+        counts, notes = self._counts, []
+        if counts["images resized"] and self._model.vision is not None:
+            notes.append(
+                f"{counts['images resized']} recorded images of {counts['image tokens']} tokens in all "
+                f"became {counts['images made']} of the model's images of "
+                f"{self._model.vision.rows_per_image} rows"
+            )
+        if counts["texts of 0"]:
+            notes.append(f"requests recorded without text, 1 text token given: {counts['texts of 0']}")
         return notes
 
     def _time_notes(self, trace: Trace) -> list[str]:

@@ -45,6 +45,7 @@ from suite.schema import (
     validated,
     value_error,
 )
+from suite.traces.servegen import client_files, is_servegen
 from suite.traffic import Constant, TraceReplay, Traffic
 from suite.yaml_source import Source, read_source
 
@@ -331,15 +332,22 @@ def _runner_config(section: RunnerSection) -> RunnerConfig:
 def _case_id(scenario: Scenario) -> str:
     content = scenario.model_dump(mode="json", include={"name", "model", "runner", "traffic", "seed"})
     if isinstance(scenario.traffic.arrivals, TraceReplay):
-        content["traffic"]["arrivals"]["path"] = _digest(scenario.traffic.arrivals.path)
+        content["traffic"]["arrivals"]["path"] = _trace_digest(Path(scenario.traffic.arrivals.path))
     for name, default in _YOUNG_ARRIVAL_KEYS.items():
         if content["traffic"]["arrivals"].get(name, default) == default:
             content["traffic"]["arrivals"].pop(name, None)
-    content["traffic"]["embeds_files"] = [_digest(path) for path in scenario.traffic.embeds_files]
+    content["traffic"]["embeds_files"] = [_digest(Path(path)) for path in scenario.traffic.embeds_files]
     text = json.dumps(content, sort_keys=True, ensure_ascii=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _digest(path: str) -> str:
-    with Path(path).open("rb") as file:
+def _trace_digest(path: Path) -> str | list[str]:
+    """Of a trace's bytes; clients are several files, and it is drawn for each by its name."""
+    if not is_servegen(path):
+        return _digest(path)
+    return [f"{file.name} {_digest(file)}" for file in client_files(path)]
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -23,7 +23,7 @@ from suite.schema import (
     listed,
     one_of,
 )
-from suite.traces.reading import AUTO, FORMATS
+from suite.traces.reading import AUTO, FORMAT_NAMES
 
 
 class Fixed(StrictModel):
@@ -131,7 +131,9 @@ class TraceReplay(StrictModel):
     seconds) are cut to it; times are multiplied by `time_scale`. Context and output tokens are multiplied
     by `length_scale` and rounded up, so at least 1. A row keeps at most `max_images` images. With
     `context_includes_images` the scaled context is the whole prompt and the text gets what the images
-    leave, at least one token; without it the images come on top. A request still longer than the runner
+    leave, at least one token; without it the images come on top. A trace that counts the tokens of images
+    apart from the text has them scaled too, and brings as many images of the model as come closest to them,
+    at least one where it has any. A request still longer than the runner
     allows is refused, skipped or truncated (the text first, then the output) by `over_length`. Rows that
     failed when they were recorded are left out, or refused, by `failed_requests`; they count for `limit`.
     """
@@ -151,9 +153,8 @@ class TraceReplay(StrictModel):
     @field_validator("format")
     @classmethod
     def _is_known(cls, value: str) -> str:
-        names = (AUTO, *FORMATS)
-        if value not in names:
-            raise broken_rule(one_of(value, names))
+        if value not in FORMAT_NAMES:
+            raise broken_rule(one_of(value, FORMAT_NAMES))
         return value
 
 

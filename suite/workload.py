@@ -19,10 +19,11 @@ from runner.models import ModelSpec, VisionSpec
 from suite.demand import plan_demand
 from suite.embeds_file import FileRows
 from suite.errors import KeyedError, SuiteError
-from suite.need import Need, SharedPrefix, derived_seed, seeded
+from suite.need import Need, SharedPrefix
 from suite.prompt_drawing import Group, Groups, block_text, joined_runs, other_ids, supplied_runs
 from suite.sampling import Sampling
 from suite.scenario import Case
+from suite.seeding import derived_seed, seeded
 
 RequestKind = Literal["text", "image", "pure", "spliced", "image+spliced"]
 Embed = Callable[[Sequence[int]], npt.NDArray[np.float32]]

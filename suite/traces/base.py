@@ -51,9 +51,13 @@ class RawRow:
 
 @dataclass(frozen=True, slots=True)
 class TraceRow(RawRow):
-    """A request of a trace: `time_s` counts from the first row, and is 0 in a trace without times."""
+    """A request of a trace: `time_s` counts from the first row, and is 0 in a trace without times.
+
+    `file`: the name of its file, where the trace is a folder.
+    """
 
     line: int = field(kw_only=True)
+    file: str = field(kw_only=True, default="")
 
     @property
     def is_failed(self) -> bool:
@@ -72,6 +76,10 @@ class Trace:
     rows: tuple[TraceRow, ...]
     is_cut: bool
     notes: tuple[str, ...] = ()
+
+    def place(self, row: TraceRow) -> str:
+        """Where a row stands: the beginning of an error about it."""
+        return f"{self.path / row.file}:{row.line}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +100,13 @@ class Cells:
         if int(text) < smallest:
             raise self.error(column, f"it must be at least {smallest}; correct or remove the row")
         return int(text)
+
+    def number(self, column: str) -> float:
+        """A finite number, not negative."""
+        text = self.values[column]
+        if not _NUMBER.fullmatch(text) or not math.isfinite(float(text)) or float(text) < 0:
+            raise self.error(column, "it must be a finite number such as 0.5, not negative")
+        return float(text)
 
     def seconds(self, column: str) -> float:
         """A finite number of seconds, not negative."""

@@ -17,6 +17,7 @@ from suite.traces.burstgpt import WITH_SESSIONS, BurstGpt
 from suite.traces.lines import csv_cells, csv_lines, json_cells, unread
 from suite.traces.mooncake import Mooncake
 from suite.traces.opening import opened
+from suite.traces.servegen import TRACE_END, ServeGen, is_servegen, read_clients
 from suite.traces.vidur import Vidur, VidurLengths
 from suite.yaml_source import show
 
@@ -32,14 +33,19 @@ _KNOWN: tuple[RowFormat, ...] = (
     Mooncake(),
 )
 FORMATS: Mapping[str, RowFormat] = MappingProxyType({known.name: known for known in _KNOWN})
+CLIENTS = ServeGen(has_images=True)
+FORMAT_NAMES = (AUTO, *FORMATS, CLIENTS.name)
 
 
-def read_trace(path: Path, format_name: str = AUTO, limit: int | None = None) -> Trace:
+def read_trace(path: Path, format_name: str = AUTO, limit: int | None = None, seed: int = 0) -> Trace:
     """The first `limit` rows (all without one), times counted from the first; SuiteError names the line.
 
     Lines behind the limit are not read, so a fault there goes unnoticed. A byte-order mark, CRLF, blank
     lines and a missing last line end are accepted; a file of gzip is read as one, whatever its name.
+    `seed` matters where a format holds no requests, but says how to draw them.
     """
+    if format_name == CLIENTS.name or (format_name == AUTO and is_servegen(path)):
+        return _clients(path, limit, seed)
     with opened(path) as stream:
         first, lines = unread(stream)
         trace_format, cells = _find_rows(path, first, lines, format_name)
@@ -48,6 +54,15 @@ def read_trace(path: Path, format_name: str = AUTO, limit: int | None = None) ->
     if not rows:
         raise SuiteError(f"{path}:1: the trace has a header and no rows; add at least one row")
     return Trace(path, trace_format, rows, is_cut)
+
+
+def _clients(path: Path, limit: int | None, seed: int) -> Trace:
+    if not is_servegen(path):
+        raise SuiteError(
+            f"{path}: traffic.arrivals.format is {CLIENTS.name}, and a client's file ends in {TRACE_END}: "
+            f"name one, or the folder of all, or use format: {AUTO}"
+        )
+    return read_clients(path, limit, seed)
 
 
 def _rows(trace_format: RowFormat, lines: Iterable[Cells]) -> Iterator[TraceRow]:
