@@ -5,10 +5,12 @@ Pure and cheap, so that `validate` finds every request that could never run.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 
 from runner.config import RunnerConfig
 from runner.models import ModelSpec
+from suite.arrival_kinds import Gamma, Poisson, Ramp, TraceReplay, is_closed_loop, most_at_once, process_of
 from suite.embeds_demand import with_embeds
 from suite.errors import KeyedError
 from suite.image_demand import draw_images
@@ -16,7 +18,7 @@ from suite.need import Demand, Need, exact_share, image_positions, room
 from suite.prefix_demand import with_prefixes
 from suite.replay import Replay
 from suite.seeding import seeded
-from suite.traffic import Constant, TraceReplay, Traffic
+from suite.traffic import Traffic
 
 
 def plan_demand(traffic: Traffic, model: ModelSpec, runner: RunnerConfig, seed: int) -> Demand:
@@ -31,7 +33,13 @@ def plan_demand(traffic: Traffic, model: ModelSpec, runner: RunnerConfig, seed: 
     _check_files(needs, runner)
     needs, prefix_notes = with_prefixes(needs, traffic, seed)
     _check_min_tokens(needs, traffic)
-    notes = (*demand.notes, *embeds_notes, *prefix_notes, *traffic.sampling.notes())
+    notes = (
+        *demand.notes,
+        *embeds_notes,
+        *prefix_notes,
+        *_pace_notes(needs, traffic),
+        *traffic.sampling.notes(),
+    )
     return Demand(needs, notes)
 
 
@@ -67,15 +75,24 @@ def _synthetic(traffic: Traffic, model: ModelSpec, runner: RunnerConfig, seed: i
     _check_longest(traffic, model, runner)
     texts = traffic.prompt_tokens.draw(seeded(seed, "prompt_tokens"), traffic.num_requests)
     outputs = traffic.output_tokens.draw(seeded(seed, "output_tokens"), traffic.num_requests)
-    needs = tuple(
-        Need(_arrival_s(traffic, index), *lengths)
-        for index, lengths in enumerate(zip(texts, images, outputs, strict=True))
-    )
+    process = process_of(traffic.arrivals)
+    assert not isinstance(process, TraceReplay)
+    times = process.times(traffic.num_requests, seeded(seed, "arrivals"))
+    needs = tuple(itertools.starmap(Need, zip(times, texts, images, outputs, strict=True)))
     return Demand(needs, (_count_note(needs, traffic.multimodal_ratio, model),))
 
 
-def _arrival_s(traffic: Traffic, index: int) -> float:
-    return index / traffic.arrivals.rate if isinstance(traffic.arrivals, Constant) else 0.0
+def _pace_notes(needs: Sequence[Need], traffic: Traffic) -> Iterator[str]:
+    """When requests are sent, where that is drawn, or depends on others."""
+    process, most = process_of(traffic.arrivals), most_at_once(traffic.arrivals)
+    if isinstance(process, (Poisson, Gamma, Ramp)):
+        last_s = needs[-1].arrival_s
+        drawn = f", {(len(needs) - 1) / last_s:.4g} requests/s" if last_s else ""
+        yield f"{process.kind} arrivals: {len(needs)} requests within {last_s:.3f} s{drawn}"
+    if is_closed_loop(traffic.arrivals):
+        yield f"closed loop: a request is sent, and due, when one of {most} places is free"
+    elif most is not None:
+        yield f"at most {most} requests at once: one that waits longer is still due at its scheduled time"
 
 
 def _count_note(needs: Sequence[Need], ratio: float, model: ModelSpec) -> str:

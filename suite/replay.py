@@ -10,12 +10,14 @@ from pathlib import Path
 
 from runner.config import RunnerConfig
 from runner.models import ModelSpec
+from suite.arrival_kinds import TraceReplay
 from suite.errors import KeyedError, SuiteError
 from suite.image_demand import draw_images
 from suite.need import Demand, Need, TextBlocks, image_positions, room, scaled
+from suite.seeding import seeded
 from suite.traces.base import Trace, TraceRow
 from suite.traces.reading import read_trace
-from suite.traffic import TraceReplay, Traffic
+from suite.traffic import Traffic
 
 
 class Replay:
@@ -53,14 +55,23 @@ class Replay:
                 f"every row of {trace.path} is longer than the runner allows ({self._limit}): lower "
                 "traffic.arrivals.length_scale",
             )
-        return Demand(tuple(needs), tuple(self._notes(trace, needs)))
+        return Demand(tuple(self._timed(needs)), tuple(self._notes(trace, needs)))
+
+    def _timed(self, needs: list[Need]) -> list[Need]:
+        """The needs with the times of the process that stands for the trace's own, where there is one."""
+        process = self._arrivals.process
+        if process is None:
+            return needs
+        times = process.times(len(needs), seeded(self._seed, "arrivals"))
+        return [replace(need, arrival_s=time_s) for need, time_s in zip(needs, times, strict=True)]
 
     def _usable(self, trace: Trace) -> list[TraceRow]:
         """The rows that are requests to replay; SuiteError where there is none, or no time for any."""
-        if not trace.format.has_times:
+        if not trace.format.has_times and self._arrivals.process is None:
             raise SuiteError(
                 f"{trace.path}:1: the format {trace.format.name} has no times, so that there is nothing to "
-                "replay: take another trace"
+                "replay: say when its requests come, for instance with "
+                "traffic.arrivals.process: {kind: poisson, rate: 4}"
             )
         failed = next((row for row in trace.rows if row.is_failed), None)
         if failed is not None and self._arrivals.failed_requests == "error":
@@ -264,7 +275,9 @@ class Replay:
     def _time_notes(self, trace: Trace) -> list[str]:
         arrivals = self._arrivals
         notes = []
-        if self._counts["silences"]:
+        if arrivals.process is not None:
+            notes.append(f"times from traffic.arrivals.process ({arrivals.process.kind}), not from the trace")
+        elif self._counts["silences"]:
             notes.append(
                 f"silences cut to traffic.arrivals.max_gap_s {arrivals.max_gap_s:g}: "
                 f"{self._counts['silences']}, {self._silence_s:.3f} s of the trace left out"

@@ -22,6 +22,7 @@ from runner.config import RunnerConfig
 from runner.core import MAX_LOGPROBS, RunnerError, usable_cores
 from runner.models import MODELS, ModelSpec, get_model
 from suite.arms import named_arm, twice, why_not
+from suite.arrival_kinds import Ramp, TraceReplay, process_of
 from suite.case_label import case_label
 from suite.demand import plan_demand
 from suite.errors import KeyedError, SuiteError
@@ -46,13 +47,17 @@ from suite.schema import (
     value_error,
 )
 from suite.traces.servegen import client_files, is_servegen
-from suite.traffic import Constant, TraceReplay, Traffic
+from suite.traffic import Traffic
 from suite.yaml_source import Source, read_source
 
 _DEFAULTS = RunnerConfig()
 _FLOAT_BYTES = 4
 # Not in a case's id while they have their default, so that ids from before there were any stay as they are.
-_YOUNG_ARRIVAL_KEYS: Mapping[str, object] = {"failed_requests": "skip"}
+_YOUNG_ARRIVAL_KEYS: Mapping[str, object] = {
+    "failed_requests": "skip",
+    "max_concurrency": None,
+    "process": None,
+}
 
 
 class Requires(StrictModel):
@@ -281,13 +286,22 @@ def _check_lookup(sizes: RunnerSection) -> None:
 
 def _check_last_arrival(scenario: Scenario, demand: Demand) -> None:
     last_s = demand.needs[-1].arrival_s
-    if isinstance(scenario.traffic.arrivals, Constant) and last_s >= scenario.timeout_s:
-        raise KeyedError(
-            "traffic.arrivals.rate",
-            f"the last of {len(demand.needs)} requests would come after {last_s:,.6g} s, and a run ends "
-            f"after timeout_s, {scenario.timeout_s:g} s: raise the rate or timeout_s, or lower "
-            "traffic.num_requests",
-        )
+    if last_s < scenario.timeout_s:
+        return
+    arrivals, key, mend = scenario.traffic.arrivals, "", "raise the rate or timeout_s, or lower "
+    process = process_of(arrivals)
+    if isinstance(process, TraceReplay):
+        key, mend = "time_scale", "lower it or raise timeout_s, or lower "
+    else:
+        key = "to_rate" if isinstance(process, Ramp) else "rate"
+    if process is not arrivals:
+        key = f"process.{key}"
+    count = "traffic.arrivals.limit" if isinstance(arrivals, TraceReplay) else "traffic.num_requests"
+    raise KeyedError(
+        f"traffic.arrivals.{key}",
+        f"the last of {len(demand.needs)} requests would come after {last_s:,.6g} s, and a run ends "
+        f"after timeout_s, {scenario.timeout_s:g} s: {mend}{count}",
+    )
 
 
 def _check_memory(scenario: Scenario, model: ModelSpec) -> None:

@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -28,7 +29,8 @@ from runner.inputs.arms import Arm
 from runner.measure import Instrument, Recorder, StepRecord, Timeline, now_ns
 from runner.spans import Span, records_device
 from suite.arms import named_arm
-from suite.arrivals import ScheduledArrivals
+from suite.arrival_kinds import is_closed_loop, most_at_once
+from suite.arrivals import ClosedLoopArrivals, ScheduledArrivals, arrivals_for
 from suite.checks import cache_warnings
 from suite.environment import DeviceFacts, utc_text
 from suite.errors import SuiteError
@@ -185,7 +187,7 @@ class _Outcome:
 
     started_utc: str
     duration_s: float
-    arrivals: ScheduledArrivals
+    arrivals: ScheduledArrivals | ClosedLoopArrivals
     states: Mapping[str, RequestState]
     timelines: Mapping[str, Timeline]
     steps: Sequence[StepRecord]
@@ -274,7 +276,7 @@ class CaseRunner:
         failure, decision = None, None
         gc.collect()
         started_utc = utc_text(datetime.now(UTC))
-        arrivals = ScheduledArrivals(given, self._opening.is_timed)
+        arrivals = arrivals_for(self._case.scenario.traffic.arrivals, given, self._opening.is_timed)
         try:
             engine = Engine(
                 self._case.model_spec,
@@ -285,7 +287,7 @@ class CaseRunner:
                 command.repeats,
             )
             recorder, states, decision = engine.recorder, engine.requests, engine.decision
-            arrivals.start(_Reporter(recorder, len(given), self._send).poll)
+            arrivals.start(_Reporter(recorder, len(given), self._send).poll, partial(_ended_ns, engine))
             engine.run(arrivals)
         except Exception as error:
             failure = _failure(error)
@@ -332,6 +334,12 @@ class CaseRunner:
         completed = [request for request in requests if is_completed(request)]
         return check_logprobs(self._oracle, completed, asked, outcome.states)
 
+    def _max_concurrency(self) -> int | None:
+        """How many requests the schedule let in at once; None where a closed loop is the schedule."""
+        arrivals = self._case.scenario.traffic.arrivals
+        is_limited = self._opening.is_timed and not is_closed_loop(arrivals)
+        return most_at_once(arrivals) if is_limited else None
+
     def _store(self, run_id: str, outcome: _Outcome, requests: Sequence[RequestRecord]) -> None:
         if self._opening.folder is None:
             return
@@ -364,6 +372,7 @@ class CaseRunner:
             device=self._opening.device,
             seed=self._opening.seed,
             workload_hash=self._workload.hash,
+            max_concurrency=self._max_concurrency(),
             started_utc=outcome.started_utc,
             duration_s=outcome.duration_s,
             metrics=metrics,
@@ -383,6 +392,15 @@ class CaseRunner:
             scheduling=outcome.decision.scheduling if outcome.decision else None,
             scheduling_reason=outcome.decision.reason if outcome.decision else None,
         )
+
+
+def _ended_ns(engine: Engine, request_id: str) -> int | None:
+    """When a request handed to an engine ended; None while it runs."""
+    state = engine.requests.get(request_id)
+    if state is None or not state.is_finished:
+        return None
+    timeline = engine.recorder.timelines[request_id]
+    return timeline.sent_ns if timeline.finished_ns is None else timeline.finished_ns
 
 
 class _Reporter:

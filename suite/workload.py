@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from runner.core import Image, Prompt, Request, SuppliedRows
 from runner.models import ModelSpec, VisionSpec
+from suite.arrival_kinds import is_closed_loop, most_at_once
 from suite.demand import plan_demand
 from suite.embeds_file import FileRows
 from suite.errors import KeyedError, SuiteError
@@ -24,6 +25,7 @@ from suite.prompt_drawing import Group, Groups, block_text, joined_runs, other_i
 from suite.sampling import Sampling
 from suite.scenario import Case
 from suite.seeding import derived_seed, seeded
+from suite.traffic import Traffic
 
 RequestKind = Literal["text", "image", "pure", "spliced", "image+spliced"]
 Embed = Callable[[Sequence[int]], npt.NDArray[np.float32]]
@@ -68,8 +70,9 @@ class WorkloadRequest:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Requests in order of arrival. `hash` covers ids, images, times, sampling, which positions are supplied
-    and the noise on them; `notes` are for people. `begins_alike`: some prompts are meant to.
+    """Requests in order of arrival. `hash` covers ids, images, times, how many at once, sampling, which
+    positions are supplied and the noise on them; `notes` are for people. `begins_alike`: some prompts are
+    meant to.
     """
 
     requests: tuple[WorkloadRequest, ...]
@@ -93,7 +96,7 @@ def build_workload(case: Case, seed: int) -> Workload:
         for index, need in enumerate(demand.needs)
     ]
     begins_alike = any(need.prefix is not None or need.blocks is not None for need in demand.needs)
-    return Workload(tuple(requests), _hash(requests), demand.notes, begins_alike)
+    return Workload(tuple(requests), _hash(requests, _pace(traffic)), demand.notes, begins_alike)
 
 
 def materialise(workload: Workload, embed: Embed) -> tuple[WorkloadRequest, ...]:
@@ -298,8 +301,16 @@ def _image_key(prefix: SharedPrefix | None, place: int, number: int) -> tuple[st
     return "image", number
 
 
-def _hash(requests: Sequence[WorkloadRequest]) -> str:
-    digest = hashlib.sha256()
+def _pace(traffic: Traffic) -> str:
+    """What decides beside the times when requests are sent; nothing where nothing else does."""
+    most = most_at_once(traffic.arrivals)
+    if most is None:
+        return ""
+    return f"{'closed loop' if is_closed_loop(traffic.arrivals) else 'open loop'}, at most {most} at once\n"
+
+
+def _hash(requests: Sequence[WorkloadRequest], pace: str) -> str:
+    digest = hashlib.sha256(pace.encode())
     for item in requests:
         prompt, sampling = item.request.prompt, item.request.sampling
         head = (
