@@ -16,15 +16,15 @@ from suite.errors import KeyedError
 from suite.image_demand import draw_images
 from suite.need import Demand, Need, exact_share, image_positions, room
 from suite.prefix_demand import with_prefixes
-from suite.replay import Replay
 from suite.seeding import seeded
+from suite.trace_demand import TraceDemand
 from suite.traffic import Traffic
 
 
 def plan_demand(traffic: Traffic, model: ModelSpec, runner: RunnerConfig, seed: int) -> Demand:
     """The requests of one case; SuiteError names what can never run and how to mend it."""
     if isinstance(traffic.arrivals, TraceReplay):
-        demand = Replay(traffic, traffic.arrivals, model, runner, seed).demand()
+        demand = TraceDemand(traffic, traffic.arrivals, model, runner, seed).demand()
     else:
         demand = _synthetic(traffic, model, runner, seed)
     if traffic.shared_prefix is not None and any(need.blocks is not None for need in demand.needs):

@@ -132,7 +132,7 @@ LAYERS = (
                 "suite",
                 "embeds_file environment errors experiment metrics need plan progress protocol publish",
             ),
-            *under("suite", "arrival_kinds image_demand lengths replay seeding weighted"),
+            *under("suite", "arrival_kinds image_demand lengths seeding trace_demand weighted"),
             *under("suite", "logprob_check prefix_demand prompt_drawing record sampling scenario"),
             *under("suite", "scenario_source schema store summary token_case torch_file traffic"),
             *under("suite", "step_costs worker_process workload yaml_source"),

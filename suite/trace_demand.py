@@ -20,7 +20,7 @@ from suite.traces.reading import read_trace
 from suite.traffic import Traffic
 
 
-class Replay:
+class TraceDemand:
     """A trace made to fit a model, step by step as TraceReplay says, with a count of all it changed."""
 
     def __init__(
