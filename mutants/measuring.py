@@ -9,6 +9,8 @@ _CUDA = "tests/arms/test_cuda_order.py::"
 _CONTRACT = "tests/runner/device/test_contract.py::"
 _SUMMARY = "tests/suite/test_summary.py::"
 _COSTS = "tests/suite/test_span_costs.py"
+_STEADY = "tests/suite/test_steady.py::"
+_SYNC = "tests/arms/test_sync_check.py::"
 _FAILED = f"{_SPANS}test_a_step_that_fails_leaves_no_range_open_and_what_was_recorded"
 _PHASES = f"{_SPANS}test_every_step_has_each_phase_and_one_range_of_its_kind_and_routes"
 _EXACT = f"{_CUDA}test_a_spans_time_is_that_between_its_own_two_events_and_sums_stay_exact"
@@ -108,6 +110,99 @@ MUTANTS = (
         (
             f"{_SUMMARY}test_a_run_with_instruments_or_repeated_commands_enters_no_figure_and_the_ratio_is_told",
         ),
+    ),
+    Mutant(
+        "runs-checked-for-silent-waits-enter-figures",
+        "suite/record.py",
+        'if self.sync_check != "off":',
+        "if False:",
+        (
+            f"{_SUMMARY}test_a_run_with_instruments_or_repeated_commands_enters_no_figure_and_the_ratio_is_told",
+        ),
+    ),
+    Mutant(
+        "any-memory-counts-as-pinned",
+        "runner/kernels/sync_watch.py",
+        "if _storage(host) not in self._pinned:",
+        "if False:",
+        (f"{_SYNC}test_a_copy_that_waits_is_found",),
+    ),
+    Mutant(
+        "strided-copies-are-not-looked-for",
+        "runner/kernels/sync_watch.py",
+        "if not (source.is_contiguous() and target.is_contiguous()):",
+        "if False:",
+        (f"{_SYNC}test_a_copy_that_waits_is_found",),
+    ),
+    Mutant(
+        "blocking-copies-are-not-looked-for",
+        "runner/kernels/sync_watch.py",
+        "if not is_non_blocking:",
+        "if False:",
+        (f"{_SYNC}test_a_copy_that_waits_is_found",),
+    ),
+    Mutant(
+        "only-named-reads-are-looked-for",
+        "runner/kernels/sync_watch.py",
+        "if name in _READING_CALLS:",
+        "if False:",
+        (f"{_SYNC}test_a_value_taken_to_the_host_is_found",),
+    ),
+    Mutant(
+        "a-mask-is-no-read",
+        "runner/kernels/sync_watch.py",
+        "index.dtype in (torch.bool, torch.uint8)",
+        "False",
+        (f"{_SYNC}test_a_value_taken_to_the_host_is_found",),
+    ),
+    Mutant(
+        "a-silent-wait-is-no-error",
+        "runner/kernels/sync_watch.py",
+        'if self.mode == "error" and self._first_of_command is not None:',
+        "if False:",
+        (f"{_SYNC}test_as_an_error_it_names_command_and_place",),
+    ),
+    Mutant(
+        "findings-outlive-a-reset",
+        "runner/device/command_runner.py",
+        "        self._program.watch.clear()\n",
+        "",
+        (f"{_SYNC}test_a_device_process_tells_what_it_found",),
+    ),
+    Mutant(
+        "torch-is-not-asked-for-its-waits",
+        "runner/device/cuda.py",
+        'set_mode("warn")',
+        "pass",
+        (f"{_SYNC}test_torchs_sync_debug_mode_is_on_around_each_step_and_only_then",),
+    ),
+    Mutant(
+        "a-slow-filling-is-a-steady-window",
+        "suite/steady.py",
+        "if steps[-1].num_waiting:",
+        "if False:",
+        (f"{_STEADY}test_a_slow_filling_does_not_pass_for_a_settled_batch",),
+    ),
+    Mutant(
+        "a-dip-that-others-will-fill-ends-the-window",
+        "suite/steady.py",
+        "not record.num_waiting and ",
+        "",
+        (f"{_STEADY}test_it_ends_before_the_drain_and_not_at_a_dip_that_others_will_fill",),
+    ),
+    Mutant(
+        "the-handoff-is-the-hosts-own-time",
+        "suite/span_costs.py",
+        'if span.name == "launch"}',
+        'if span.name == "handoff"}',
+        (_COSTS,),
+    ),
+    Mutant(
+        "a-plan-that-came-to-nothing-is-its-steps",
+        "suite/span_costs.py",
+        "start_ns < record.start_ns",
+        "False",
+        (_COSTS,),
     ),
     Mutant(
         "time-between-spans-is-nobodys",

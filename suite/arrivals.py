@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from runner.core import Request
 from runner.measure import now_ns
@@ -13,6 +14,29 @@ from suite.workload import WorkloadRequest
 
 OnPoll = Callable[[int, int], None]
 EndedNs = Callable[[str], int | None]
+
+
+class WorkloadArrivals(Protocol):
+    """What feeds an engine, as runner.engine.Arrivals, and knows when each request should have come."""
+
+    @property
+    def start_ns(self) -> int: ...
+
+    def start(self, on_poll: OnPoll | None = None, ended_ns: EndedNs | None = None) -> None:
+        """The schedule begins now; `on_poll` gets the time (ns) and the number sent at every ask.
+
+        `ended_ns` says when a request that was handed over ended, on the clock of all records, and None
+        while it has not: needed where something limits how many there are at once.
+        """
+        ...
+
+    def scheduled_ns(self, index: int) -> int:
+        """When request `index` should be handed over, on the clock of all records."""
+        ...
+
+    def due(self) -> Sequence[Request]: ...
+
+    def wait(self) -> bool: ...
 
 
 class Places:
@@ -45,7 +69,7 @@ class Places:
 
 
 class ScheduledArrivals:
-    """Satisfies runner.engine.Arrivals, by an absolute schedule; all are due at once where not `is_timed`.
+    """By an absolute schedule; every request is due at once where `is_timed` is false.
 
     A late request never delays those after it, and gaps slept through do not add up. With `max_concurrency`
     a request may have to wait for a place, which does not move its scheduled time, nor that of any other.
@@ -70,11 +94,6 @@ class ScheduledArrivals:
         self.start_ns = clock()
 
     def start(self, on_poll: OnPoll | None = None, ended_ns: EndedNs | None = None) -> None:
-        """The schedule begins now; `on_poll` gets the time (ns) and the number sent at every ask.
-
-        `ended_ns` says when a request that was handed over ended, on the clock of all records, and None
-        while it has not: needed where something limits how many there are at once.
-        """
         self.start_ns = self._clock()
         self._on_poll = on_poll
         if self._max_concurrency is not None:
@@ -82,7 +101,6 @@ class ScheduledArrivals:
             self._places = Places(self._max_concurrency, self.start_ns, ended_ns)
 
     def scheduled_ns(self, index: int) -> int:
-        """When request `index` should be handed over, on the clock of all records."""
         return self.start_ns + self._offsets_ns[index]
 
     def due(self) -> Sequence[Request]:
@@ -110,9 +128,7 @@ class ScheduledArrivals:
 
 
 class ClosedLoopArrivals:
-    """Satisfies runner.engine.Arrivals: the next request is due when one of `concurrency` places becomes
-    free, and that moment is its scheduled time.
-    """
+    """The next request is due when one of `concurrency` places becomes free, which is its scheduled time."""
 
     def __init__(
         self,
@@ -157,9 +173,7 @@ class ClosedLoopArrivals:
         return len(self._scheduled_ns) < len(self._requests)
 
 
-def arrivals_for(
-    arrivals: Arrivals, requests: Sequence[WorkloadRequest], is_timed: bool
-) -> ScheduledArrivals | ClosedLoopArrivals:
+def arrivals_for(arrivals: Arrivals, requests: Sequence[WorkloadRequest], is_timed: bool) -> WorkloadArrivals:
     """What feeds an engine as a scenario's traffic.arrivals say; all at once where nothing is timed."""
     most = most_at_once(arrivals) if is_timed else None
     if most is not None and is_closed_loop(arrivals):

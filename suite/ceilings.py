@@ -21,6 +21,7 @@ from suite.command_costs import scaled_pass
 SCHEMA_VERSION = 1
 
 _ITEM_BYTES = 4  # rows are float32
+_MAX_LOAD = 0.5  # of each core: one that measures needs a core, and a device process another
 
 
 class _Frozen(BaseModel):
@@ -61,6 +62,8 @@ class Ceilings(_Frozen):
     together. handoff: an empty step there and back. launch: one kernel that does nothing worth mentioning,
     None on a CPU. event_floor: a span around nothing. matmul: one pass over the linear layers of all layers
     of the model with their own weights, as a step makes it, by tokens; `shapes` are its parts.
+    load_average: of the minute before they were measured, over `num_cores` that may be used; None where the
+    system does not tell.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -70,6 +73,8 @@ class Ceilings(_Frozen):
     torch_version: str
     num_threads: int
     model: str
+    num_cores: int
+    load_average: float | None
     copies: str
     linear_parameters: int
     upload_pinned: tuple[Point, ...]
@@ -80,6 +85,17 @@ class Ceilings(_Frozen):
     event_floor: Point
     matmul: tuple[Point, ...]
     shapes: tuple[Shape, ...]
+
+    @property
+    def caveat(self) -> str | None:
+        """What to know of them before they are trusted: that others used the machine as well."""
+        if self.load_average is None or self.load_average <= _MAX_LOAD * self.num_cores:
+            return None
+        return (
+            f"the ceilings of {self.device} were measured on a busy machine (load {self.load_average:.1f} on "
+            f"{self.num_cores} cores) and may be too low; measure them again when it is idle: "
+            "python -m suite micro --only ceilings --fresh"
+        )
 
 
 def linear_shapes(model: ModelSpec) -> tuple[tuple[int, int], ...]:

@@ -44,6 +44,12 @@ class Instrument(StrEnum):
     EVENTS = "events"
 
 
+class SyncCheck(StrEnum):
+    OFF = "off"
+    WARN = "warn"
+    ERROR = "error"
+
+
 class Profiler(StrEnum):
     NSYS = "nsys"
     TORCH = "torch"
@@ -141,10 +147,25 @@ def run(
             "--instrument", help="Of one more run of every arm, which enters no verdict; off: no such run."
         ),
     ] = Instrument.EVENTS,
+    sync_check: Annotated[
+        SyncCheck,
+        typer.Option(
+            "--sync-check",
+            help="In one more run of every arm, look for copies and reads that wait for the device in "
+            "silence: warn of them, or let the first be an error.",
+        ),
+    ] = SyncCheck.OFF,
     is_traced: Annotated[
         bool,
         typer.Option(
             "--torch-trace", help="Have torch's profiler record that run too: traces/RUN.json in the folder."
+        ),
+    ] = False,
+    has_window: Annotated[
+        bool,
+        typer.Option(
+            "--window",
+            help="Have the NVTX range 'stepcost window' open in that run while its batch is steady.",
         ),
     ] = False,
     label: Annotated[
@@ -159,13 +180,56 @@ def run(
     from suite import commands
 
     options = replace(
-        _options(device, arms, rounds, overrides, seed), instrument=instrument.value, is_traced=is_traced
+        _options(device, arms, rounds, overrides, seed),
+        instrument=instrument.value,
+        sync_check=sync_check.value,
+        is_traced=is_traced,
+        has_window=has_window,
     )
-    if not output_dir:
-        raise SuiteError("--output-dir '': it is empty; name a folder")
-    code = commands.run(paths, options, Path(output_dir), label, is_dry_run, _screen(is_json))
+    place = _place(output_dir)
+    code = commands.run(paths, options, place, label, is_dry_run, _screen(is_json))
     if not is_dry_run:
         _finish_output()  # what was measured decides the exit code, whoever reads the table
+    _leave(code)
+
+
+@app.command()
+def cost(
+    scenario: Annotated[
+        Path, typer.Argument(metavar="SCENARIO", help="A scenario file.", show_default=False)
+    ],
+    arm: Annotated[
+        str | None,
+        typer.Option(
+            "--arm", help="A preset, or four choices; refresh, or the scenario's first.", metavar="NAME"
+        ),
+    ] = None,
+    rounds: Rounds = None,
+    budget_s: Annotated[
+        float, typer.Option("--budget-s", help="Seconds for each case; then it stops.", metavar="S")
+    ] = 120.0,
+    only: Annotated[
+        str | None, typer.Option("--only", help="These spans: a,b; all where not given.", metavar="SPANS")
+    ] = None,
+    device: Device = "auto",
+    output_dir: OutputDir = "results",
+    overrides: Set = None,
+    seed: Seed = None,
+    is_json: Json = False,
+) -> None:
+    """Print the bill of a step: what each command costs in place, by repeating it in the same steps.
+
+    Exit codes as of run.
+    """
+    from suite import commands
+    from suite.cost import CostLimits
+
+    options = _options(device, arm, rounds, overrides, seed)
+    if not output_dir:
+        raise SuiteError("--output-dir '': it is empty; name a folder")
+    limits = CostLimits.of(budget_s, only)
+    code = commands.cost(scenario, options, limits, Path(output_dir), _screen(is_json))
+    _finish_output()
     _leave(code)
 
 
@@ -279,6 +343,9 @@ def profile(
             metavar="FILE",
         ),
     ] = None,
+    has_window: Annotated[
+        bool, typer.Option("--window", help="Only the steps in which the batch is steady.")
+    ] = False,
     tool: Annotated[
         Profiler, typer.Option("--tool", help="Nsight Systems, or torch's own profiler in the device.")
     ] = Profiler.NSYS,
@@ -301,9 +368,9 @@ def profile(
     if capture is not None:
         _leave(commands.import_capture(capture, target, _screen(is_json)))
     elif target is not None:
-        options = _options(device, None, None, overrides, seed)
-        place, screen = Path(output_dir), _screen(is_json)
-        _leave(commands.profile(target, tool.value, arm, options, place, screen))
+        options = replace(_options(device, None, None, overrides, seed), has_window=has_window)
+        place = _place(output_dir)
+        _leave(commands.profile(target, tool.value, arm, options, place, _screen(is_json)))
     else:
         raise SuiteError("profile: give a scenario to run, or a capture with --import FILE")
 
@@ -343,7 +410,8 @@ def micro(
 ) -> None:
     """Measure what the machine can do at best, and the parts of a step by themselves.
 
-    Exit code 1 where not everything could be measured; what was is printed and kept.
+    Exit code 1 where not everything could be measured, 130 where it was interrupted; what was measured is
+    printed and kept.
     """
     from suite import commands
 
@@ -365,6 +433,12 @@ def _options(
 
     names = tuple(name.strip() for name in arms.split(",")) if arms is not None else None
     return Options(device, names, rounds, tuple(overrides or ()), seed)
+
+
+def _place(output_dir: str) -> Path:
+    if not output_dir:
+        raise SuiteError("--output-dir '': it is empty; name a folder")
+    return Path(output_dir)
 
 
 def _screen(is_json: bool) -> Screen:

@@ -30,13 +30,14 @@ from runner.measure import Instrument, Recorder, StepRecord, Timeline, now_ns
 from runner.spans import Span, records_device
 from suite.arms import named_arm
 from suite.arrival_kinds import is_closed_loop, most_at_once
-from suite.arrivals import ClosedLoopArrivals, ScheduledArrivals, arrivals_for
+from suite.arrivals import WorkloadArrivals, arrivals_for
 from suite.checks import cache_warnings
 from suite.environment import DeviceFacts, utc_text
 from suite.errors import SuiteError
 from suite.logprob_check import check_logprobs
 from suite.metrics import NONE_COMPLETED, is_completed, run_metrics
 from suite.prediction import predicts_wrong
+from suite.profile.window import CaptureWindow
 from suite.protocol import (
     Close,
     Finished,
@@ -50,6 +51,8 @@ from suite.protocol import (
     unpack_case,
 )
 from suite.record import Failure, LogprobVerdict, RequestRecord, RunRecord, Status, TokenVerdict
+from suite.replay import RecordedArrivals, RecordedSteps, ReplayedArrivals, first_difference
+from suite.steady import SteadyWindow
 from suite.store import RunFolder
 from suite.supplied import embedding_lookup
 from suite.token_case import choose, rotated
@@ -65,6 +68,7 @@ TRACED = "recorded by torch's profiler, which makes every operation longer"
 MAX_SHOWN_REQUESTS = 3
 _EARLY = (FinishReason.EOS.value, FinishReason.STOP.value)
 
+Poll = Callable[[int, int], None]
 Send = Callable[[Opened | Refused | Progress | Finished | StorageFailed], None]
 
 
@@ -124,6 +128,8 @@ def serve(opening: OpenCase, next_command: Callable[[], OpenCase | RunArm | Clos
     except Exception as error:
         send(Refused(failure=_failure(error)))
         return
+    gc.collect()
+    gc.freeze()  # what is loaded now stays: a collection before each run need not look at it
     try:
         send(Opened(device=DeviceFacts(**asdict(device.info))))
         case_runner = CaseRunner(case, workload, opening, device, oracle, send)
@@ -187,11 +193,12 @@ class _Outcome:
 
     started_utc: str
     duration_s: float
-    arrivals: ScheduledArrivals | ClosedLoopArrivals
+    arrivals: WorkloadArrivals
     states: Mapping[str, RequestState]
     timelines: Mapping[str, Timeline]
     steps: Sequence[StepRecord]
     spans: Sequence[Span]
+    waits: tuple[str, ...]  # silent ones, where they were looked for
     decision: Decision | None
     failure: Failure | None
 
@@ -215,6 +222,7 @@ class CaseRunner:
         self._oracle = oracle
         self._send = send
         self._supplied: tuple[WorkloadRequest, ...] | None = None
+        self._recorded: dict[str, tuple[RecordedSteps, Mapping[str, Check]]] = {}
 
     def run(self, command: RunArm) -> Finished:
         """One run, its record made and its tables stored. SuiteError where the disk refuses."""
@@ -227,10 +235,17 @@ class CaseRunner:
         self._send(Progress(phase="check"))
         requests = self._requests(outcome, given)
         failure = outcome.failure or _nothing_completed(requests)
+        checks: Mapping[str, Check] = {}
+        logprobs = None
         try:
-            checks, logprobs = self._check(requests, given), self._check_logprobs(outcome, requests, given)
+            if command.arm in self._recorded and command.repeats:
+                checks = self._check_replay(command, outcome, requests)
+            else:
+                checks = self._check(requests, given)
+                logprobs = self._check_logprobs(outcome, requests, given)
+                self._keep_steps(command, outcome, requests, checks)
         except Exception as error:
-            checks, logprobs, failure = {}, None, failure or _failure(error)
+            failure = failure or _failure(error)
         requests = [_with_check(request, checks.get(request.request_id)) for request in requests]
         self._store(command.run_id, outcome, requests)
         record = self._record(command, outcome, requests, checks, failure)
@@ -253,6 +268,26 @@ class CaseRunner:
             self._device.write_trace(str(temporary))
             temporary.replace(path)
 
+    @contextmanager
+    def _windowed(
+        self, command: RunArm, recorder: Recorder, instrument: Instrument, report: Poll
+    ) -> Iterator[Poll]:
+        """What is to be called between steps: `report`, and the capture window where one is asked for."""
+        if not command.has_window:
+            yield report
+            return
+        device = self._device
+        window = CaptureWindow(instrument.ranges, SteadyWindow(), device.start_capture, device.stop_capture)
+
+        def poll(time_ns: int, num_sent: int) -> None:
+            window.poll(recorder.steps)
+            report(time_ns, num_sent)
+
+        try:
+            yield poll
+        finally:
+            window.close()
+
     def _given(self, arm: Arm) -> tuple[WorkloadRequest, ...]:
         """The requests as this arm gets them: as token ids, or with their rows supplied."""
         if not arm.prompt_embeds:
@@ -271,12 +306,12 @@ class CaseRunner:
 
     def _measure(self, arm: Arm, given: Sequence[WorkloadRequest], command: RunArm) -> _Outcome:
         """The timed part: nothing in it but the engine, and a word of progress now and then."""
-        recorder, instrument = Recorder(), Instrument(command.instrument)
+        recorder, instrument = Recorder(), Instrument(command.instrument, sync_check=command.sync_check)
         states: Mapping[str, RequestState] = {}
         failure, decision = None, None
         gc.collect()
         started_utc = utc_text(datetime.now(UTC))
-        arrivals = arrivals_for(self._case.scenario.traffic.arrivals, given, self._opening.is_timed)
+        arrivals = self._arrivals(given, command)
         try:
             engine = Engine(
                 self._case.model_spec,
@@ -285,10 +320,13 @@ class CaseRunner:
                 arm,
                 instrument,
                 command.repeats,
+                command.turns,
             )
             recorder, states, decision = engine.recorder, engine.requests, engine.decision
-            arrivals.start(_Reporter(recorder, len(given), self._send).poll, partial(_ended_ns, engine))
-            engine.run(arrivals)
+            reporter = _Reporter(recorder, len(given), self._send)
+            with self._windowed(command, recorder, instrument, reporter.poll) as poll:
+                arrivals.start(poll, partial(_ended_ns, engine))
+                engine.run(arrivals)
         except Exception as error:
             failure = _failure(error)
         duration_s = (now_ns() - arrivals.start_ns) / 1e9
@@ -300,9 +338,51 @@ class CaseRunner:
             recorder.timelines,
             recorder.steps,
             instrument.spans,
+            self._waits(failure),
             decision,
             failure,
         )
+
+    def _waits(self, failure: Failure | None) -> tuple[str, ...]:
+        """Of the run just made; nothing can be asked of a device that failed."""
+        return () if failure else tuple(found.text for found in self._device.sync_findings())
+
+    def _arrivals(self, given: Sequence[WorkloadRequest], command: RunArm) -> WorkloadArrivals:
+        """By their schedule; of a run with repeats, as in the first such run of its arm."""
+        if command.repeats and command.arm in self._recorded:
+            return ReplayedArrivals(given, self._recorded[command.arm][0].handed_at)
+        arrivals = arrivals_for(self._case.scenario.traffic.arrivals, given, self._opening.is_timed)
+        return RecordedArrivals(arrivals) if command.repeats else arrivals
+
+    def _keep_steps(
+        self,
+        command: RunArm,
+        outcome: _Outcome,
+        requests: Sequence[RequestRecord],
+        checks: Mapping[str, Check],
+    ) -> None:
+        """A first run with repeats that came to its end is what later ones replay."""
+        if outcome.failure is None and isinstance(outcome.arrivals, RecordedArrivals):
+            steps = RecordedSteps(
+                command.run_id,
+                tuple(outcome.arrivals.handed_at),
+                tuple(outcome.steps),
+                _output_ids(requests),
+                command.repeats,
+                command.turns,
+            )
+            self._recorded[command.arm] = (steps, checks)
+
+    def _check_replay(
+        self, command: RunArm, outcome: _Outcome, requests: Sequence[RequestRecord]
+    ) -> Mapping[str, Check]:
+        """The oracle's word on the first run, whose tokens these are; SuiteError for other steps."""
+        first, checks = self._recorded[command.arm]
+        output_ids = _output_ids(requests)
+        difference = first_difference(first, outcome.steps, output_ids, command.repeats, command.turns)
+        if outcome.failure is None and difference is not None:
+            raise SuiteError(f"the run cannot be held against the others of its arm: {difference}")
+        return checks if difference is None else {}
 
     def _requests(self, outcome: _Outcome, given: Sequence[WorkloadRequest]) -> list[RequestRecord]:
         return [
@@ -379,13 +459,15 @@ class CaseRunner:
             tokens=tokens,
             failure=failure,
             notes=(*self._workload.notes, *([TRACED] if command.is_traced else []), *token_notes),
-            warnings=cache_warnings(metrics, self._workload.begins_alike),
+            warnings=(*cache_warnings(metrics, self._workload.begins_alike), *outcome.waits),
             num_steps=len(outcome.steps),
             num_requests=len(requests),
             is_control=not named_arm(command.arm).is_right,
             rotation=command.rotation,
             instrument=command.instrument,
+            sync_check=command.sync_check,
             repeats=command.repeats,
+            turns=command.turns,
             clock_uncertainty_ns=(
                 self._device.clock_uncertainty_ns if records_device(command.instrument) else None
             ),
@@ -475,6 +557,10 @@ def _ending(state: RequestState | None) -> tuple[FinishReason, str | None]:
     if state.finish_reason is None:
         return FinishReason.ABORTED, "the run ended before this request did"
     return state.finish_reason, state.error
+
+
+def _output_ids(requests: Sequence[RequestRecord]) -> dict[str, tuple[int, ...]]:
+    return {request.request_id: request.output_ids for request in requests}
 
 
 def _with_check(request: RequestRecord, check: Check | None) -> RequestRecord:

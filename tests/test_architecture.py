@@ -58,12 +58,13 @@ def module_of(file: str) -> str:
 PLANNING_FILES = under(
     "runner",
     "core models config block_hashes blocks prefix_cache encoder_slots resident_rows admission scheduler "
-    "commands measure slot_state spans",
+    "commands measure repeats slot_state spans sync_check",
 )
 PLANNING = (*modules(PLANNING_FILES), "runner.ranges")
 # What the suite may know of a runner: its nouns and settings, never how it plans or computes.
 FACTS = (
-    *("runner.core", "runner.models", "runner.config", "runner.measure", "runner.spans"),
+    *("runner.core", "runner.models", "runner.config", "runner.measure", "runner.repeats", "runner.spans"),
+    "runner.sync_check",
     "runner.inputs.arms",
 )
 HEAVY = ("torch", "transformers")
@@ -107,11 +108,14 @@ LAYERS = (
     ),
     Layer(
         "kernels",
-        under("runner/kernels", "attention encoder kvcache merge model noise program sample speculation"),
+        under(
+            "runner/kernels",
+            "attention encoder kvcache merge model noise program sample speculation sync_watch",
+        ),
         libraries=("torch", "transformers"),
         own=(
             *("runner.core", "runner.models", "runner.config", "runner.commands", "runner.slot_state"),
-            *("runner.kernels", "runner.weights"),
+            *("runner.kernels", "runner.weights", "runner.spans", "runner.sync_check"),
         ),
         never=("suite", "runner.engine", "runner.executor", "runner.inputs", "runner.scheduler"),
     ),
@@ -132,16 +136,17 @@ LAYERS = (
                 "suite",
                 "embeds_file environment errors experiment metrics need plan progress protocol publish",
             ),
-            *under("suite", "arrival_kinds image_demand lengths seeding trace_demand weighted"),
+            *under("suite", "amplification arrival_kinds bill cost image_demand lengths replay seeding"),
+            *under("suite", "trace_demand turns weighted"),
             *under("suite", "logprob_check prefix_demand prompt_drawing record sampling scenario"),
             *under("suite", "scenario_source schema store summary token_case torch_file traffic"),
-            *under("suite", "step_costs worker_process workload yaml_source"),
+            *under("suite", "instrumented_runs kept_ceilings step_costs worker_process workload yaml_source"),
             *under("suite/traces", "azure_llm azure_lmm azure_lmm_rebased base block_lengths burstgpt"),
             *under("suite/traces", "lines mooncake opening reading sample servegen servegen_dataset vidur"),
         ),
         libraries=(
             *("numpy", "pandas", "pyarrow", "pydantic", "pydantic_core"),
-            *("psutil", "rich", "ruamel", "safetensors", "typer"),
+            *("psutil", "rich", "ruamel", "safetensors", "scipy", "typer"),
         ),
         own=(*FACTS, "runner.device.base", "suite"),
         not_own=("suite.oracle", "suite.worker"),
@@ -149,10 +154,10 @@ LAYERS = (
     ),
     Layer(
         "captures",
-        under("suite/profile", "attribution capture comparison merged perfetto scopes wording"),
+        under("suite/profile", "attribution capture comparison merged perfetto scopes versions wording"),
         own=(
             *("runner.measure", "runner.ranges", "runner.spans"),
-            *under_profile("attribution capture comparison perfetto scopes"),
+            *under_profile("attribution capture comparison perfetto scopes versions"),
         ),
         loads=(),
         never=(*HEAVY, *MACHINERY, "runner.device", "suite.store"),
@@ -160,7 +165,7 @@ LAYERS = (
     ),
     Layer(
         "profilers",
-        under("suite/profile", "commands files nsys nsys_sqlite session trace_events"),
+        under("suite/profile", "commands files nsys nsys_sqlite session trace_events window"),
         own=("runner.ranges", "runner.spans", *FACTS, "suite"),
         not_own=("suite.oracle", "suite.worker", "suite.report"),
         never=(*HEAVY, *MACHINERY, "suite.oracle", "suite.worker"),
@@ -208,10 +213,17 @@ LAYERS = (
         libraries=("numpy", "torch"),
         own=(
             *(*PLANNING, "runner.spans", "runner.device", "runner.kernels.model", "runner.kernels.program"),
+            "runner.kernels.sync_watch",
             *("runner.weights", "suite.ceilings", "suite.ceiling_store", "suite.command_costs"),
             *("suite.environment", "suite.micro"),
         ),
         never=("runner.engine", "runner.executor", "runner.scheduler", "suite.oracle", "suite.worker"),
+    ),
+    Layer(
+        "spans that may be repeated",
+        ("suite/repeatable.py",),
+        own=("runner.commands", "runner.config", "runner.models", "runner.spans"),
+        never=(*HEAVY, *MACHINERY),
     ),
     Layer(
         "supplied rows",
@@ -246,7 +258,7 @@ LAYERS = (
         own=(
             *("runner.core", "runner.measure", "runner.spans", "suite.record", "suite.metrics"),
             *("suite.checks", "suite.control", "suite.summary", "suite.report"),
-            *("suite.cost_tables", "suite.step_costs"),
+            *("suite.ceilings", "suite.cost_tables", "suite.step_costs"),
         ),
         never=(*HEAVY, *MACHINERY, "runner.device", "suite.store", "suite.worker", "suite.oracle"),
         banned=("os", "pathlib", "io", "time", "datetime", "shutil", "tempfile", "glob", "subprocess"),

@@ -88,6 +88,14 @@ class Device(ABC):
         """Stop it and write what it recorded as Chrome trace events. Nothing may be in flight."""
         raise RunnerError(f"device {self.info.kind} records no trace")
 
+    def start_capture(self) -> None:
+        """Have a profiler that captures on the device's demand begin; of a CPU there is none."""
+        return None
+
+    def stop_capture(self) -> None:
+        """Have it end."""
+        return None
+
     @abstractmethod
     def close(self) -> None:
         """Give everything back. Harmless when called twice."""

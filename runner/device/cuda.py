@@ -185,6 +185,15 @@ class CudaDevice(Device):
         torch.cuda.synchronize()
         self._trace.write(path)
 
+    def start_capture(self) -> None:
+        profiler: Any = torch.cuda.profiler
+        profiler.start()
+
+    def stop_capture(self) -> None:
+        torch.cuda.synchronize()
+        profiler: Any = torch.cuda.profiler
+        profiler.stop()
+
     def close(self) -> None:
         if self._failure is None:
             torch.cuda.synchronize()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -14,6 +15,7 @@ import torch
 
 from runner.commands import OUTPUT_READY, Record
 from runner.config import RunnerConfig
+from runner.core import usable_cores
 from runner.device.base import Device, open_device
 from runner.models import ModelSpec
 from runner.weights import build_model
@@ -43,6 +45,7 @@ class Linear(NamedTuple):
 def measure_ceilings(machine: Machine, model: ModelSpec, tell: Callable[[str], None]) -> Ceilings:
     """All of them, with twice the effort of a micro-benchmark; `tell` hears what comes next."""
     machine = replace(machine, effort=replace(machine.effort, budget_ns=2 * machine.effort.budget_ns))
+    load_average = _load_average()
     tell("ceilings: copies")
     pinned, pageable = (_uploads(machine, source) for source in ("pinned", "pageable"))
     device_copy = tuple(_device_copies(machine))
@@ -57,6 +60,8 @@ def measure_ceilings(machine: Machine, model: ModelSpec, tell: Callable[[str], N
         torch_version=torch.__version__,
         num_threads=machine.num_threads,
         model=model.name,
+        num_cores=usable_cores(),
+        load_average=load_average,
         copies=machine.copies,
         linear_parameters=linear_parameters(model),
         upload_pinned=pinned,
@@ -68,6 +73,13 @@ def measure_ceilings(machine: Machine, model: ModelSpec, tell: Callable[[str], N
         matmul=tuple(_passes(machine, linears)),
         shapes=tuple(_shapes(machine, linears)),
     )
+
+
+def _load_average() -> float | None:
+    try:
+        return os.getloadavg()[0]
+    except (OSError, AttributeError):  # as on Windows
+        return None
 
 
 def _point(size: int, timing: Timing, memory: Memory) -> Point:

@@ -12,6 +12,7 @@ from runner.config import RunnerConfig
 from runner.device.command_runner import CommandRunner
 from runner.device.report import ReportRing, SpanRing
 from runner.kernels.program import Program
+from runner.kernels.sync_watch import SyncWatch
 from runner.measure import Instrument
 from runner.models import TINY_QWEN3
 from runner.spans import Level, Span, records_device
@@ -60,7 +61,10 @@ def _host_phases(level: Level) -> Call:
 
 
 class _NoProgram:
-    """Executes nothing."""
+    """Executes nothing; what would watch it is there, as in a real one."""
+
+    def __init__(self) -> None:
+        self.watch = SyncWatch(())
 
     def execute(self, command: object, copies: object) -> None:
         pass

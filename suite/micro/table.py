@@ -30,7 +30,7 @@ def document(findings: Findings) -> dict[str, object]:
         "ceilings": ceilings.model_dump(mode="json") if ceilings else None,
         "is_cached": findings.is_cached,
         "rows": [row.model_dump(mode="json") for row in findings.rows],
-        "notes": list(findings.notes),
+        "notes": notes(findings),
         "failure": findings.failure,
     }
 
@@ -44,7 +44,12 @@ def lines(findings: Findings) -> Iterator[str]:
         yield ""
         yield f"{METHOD};"
         yield SAMPLES
-    yield from (f"note: {note}" for note in findings.notes)
+    yield from (f"note: {note}" for note in notes(findings))
+
+
+def notes(findings: Findings) -> list[str]:
+    caveat = findings.ceilings.caveat if findings.ceilings else None
+    return [*findings.notes, *([caveat] if caveat else [])]
 
 
 def _ceiling_lines(ceilings: Ceilings, is_cached: bool) -> Iterator[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,15 +49,16 @@ def profile(
             tell(f"warning: {warning}")
         tell(f"{plan.cases[0].title}, arm {arm}: under nsys")
         profiled = run_under_nsys(scenario, plan, arm, output_dir)
-    _show(profiled.capture, _recorded(load_run(profiled.run_dir)), screen, profiled)
+    _show(profiled.capture, load_run(profiled.run_dir), screen, profiled)
     return EXIT_FINE
 
 
 def import_capture(file: Path, run_dir: Path | None, screen: Screen) -> int:
     """Show what a capture holds; beside the spans of a run where one is given."""
-    spans = None if run_dir is None else _recorded(load_run(run_dir))
-    capture = read_capture(file)
-    _show(capture, spans, screen)
+    loaded = None if run_dir is None else load_run(run_dir)
+    if loaded is not None:
+        _recorded(loaded)  # before the file is read, which may take long
+    _show(read_capture(file), loaded, screen)
     return EXIT_FINE
 
 
@@ -109,15 +109,19 @@ def _recorded(loaded: LoadedRun) -> list[Span]:
 
 
 def _show(
-    capture: Capture, spans: Sequence[Span] | None, screen: Screen, profiled: Profiled | None = None
+    capture: Capture, loaded: LoadedRun | None, screen: Screen, profiled: Profiled | None = None
 ) -> None:
     lines = capture_lines(capture)
     document = capture_document(capture)
     if profiled is not None:
         document |= {"run": str(profiled.run_dir), "file": str(profiled.file)}
     own = None
-    if spans is not None:
-        comparison = compare(spans, capture)
+    if loaded is not None:
+        spans = _recorded(loaded)
+        is_window = capture.tool == "nsys" and loaded.invocation.get("window") is True
+        if is_window:
+            lines.append(f"  a window of {len(capture.steps)} steps; of its first and last a part only")
+        comparison = compare(spans, capture, is_window)
         own = span_totals(spans)
         lines += ["", *comparison_lines(comparison, capture.tool == "torch")]
         document["comparison"] = comparison_document(comparison)

@@ -58,6 +58,17 @@ class Comparison:
             row.verdict == "equal" for row in self.rows
         )
 
+    @property
+    def lacks_device_process(self) -> bool:
+        """Whether the host's ranges were captured and none of the device's: its process was not followed."""
+        device = [row for row in self.rows if row.lane in ("compute", "output")]
+        host = [row for row in self.rows if row.lane == "host"]
+        return (
+            bool(device)
+            and not any(row.captured.num_ranges for row in device)
+            and any(row.captured.num_ranges for row in host)
+        )
+
 
 def compare(spans: Sequence[Span], capture: Capture, is_window: bool = False) -> Comparison:
     """By span name. A span of which there is no time counts as open.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import median_low
 from typing import Any
@@ -32,6 +32,28 @@ def offset_ns(spans: Sequence[Span], capture: Capture) -> int | None:
         for here, there in zip(sorted(times), theirs[name], strict=True)
     ]
     return median_low(differences) if differences else None
+
+
+def within(document: Mapping[str, Any], start_ns: int, end_ns: int) -> dict[str, Any]:
+    """What begins from `start_ns` to `end_ns` of the trace's clock; arrows only with both of their ends."""
+    events = [event for event in document["traceEvents"] if isinstance(event, dict)]
+    inside = [event for event in events if _begins_within(event, start_ns, end_ns)]
+    ends = Counter(_arrow(event) for event in inside)
+    kept = [event for event in inside if _arrow(event) is None or ends[_arrow(event)] == 2]
+    return {**document, "traceEvents": kept}
+
+
+def _begins_within(event: Mapping[str, Any], start_ns: int, end_ns: int) -> bool:
+    """Names of processes and threads always do."""
+    time = event.get("ts")
+    if event.get("ph") == "M":
+        return True
+    return isinstance(time, (int, float)) and start_ns <= time * 1000 <= end_ns
+
+
+def _arrow(event: Mapping[str, Any]) -> tuple[str, str] | None:
+    is_end = event.get("ph") in ("s", "f")
+    return (str(event.get("cat")), str(event.get("id"))) if is_end else None
 
 
 def with_host(

@@ -13,17 +13,16 @@ from pathlib import Path
 
 from suite.errors import SuiteError
 from suite.profile.capture import WINDOW
+from suite.profile.versions import lost_with, numbers
 
 PROGRAM = "nsys"
 IMPORTER = "QdstrmImporter"
-SUFFIXES = (".nsys-rep", ".qdrep", ".qdstrm")
+STREAM = ".qdstrm"
+SUFFIXES = (".nsys-rep", ".qdrep", STREAM)
 
 _TIMEOUT_S = 600.0
 _MAX_TAIL = 500
 _VERSION = re.compile(r"version (\d+(?:\.\d+)*)")
-# From this nvtx on, payloads are of a kind that these and earlier nsys drop, with the range (no error).
-_FIRST_LOSING_NVTX = (0, 2, 12)
-_LAST_LOSING_NSYS = (2023, 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +32,7 @@ class Nsys:
 
     @property
     def version_text(self) -> str:
-        return ".".join(map(str, self.version)) or "of an unknown version"
+        return ".".join(map(str, self.version)) or "(of an unknown version)"
 
 
 def find_nsys() -> Nsys:
@@ -46,7 +45,7 @@ def find_nsys() -> Nsys:
         )
     text = _run([found, "--version"], "asking for its version")
     number = _VERSION.search(text)
-    return Nsys(Path(found), _numbers(number.group(1)) if number else ())
+    return Nsys(Path(found), numbers(number.group(1)) if number else ())
 
 
 def losing_versions(nsys: Nsys) -> str | None:
@@ -55,20 +54,7 @@ def losing_versions(nsys: Nsys) -> str | None:
         nvtx = version("nvtx")
     except PackageNotFoundError:
         return "nvtx is not installed: there will be no ranges; pip install nvtx==0.2.11"
-    return lost_with(nvtx, nsys)
-
-
-def lost_with(nvtx: str, nsys: Nsys) -> str | None:
-    if _numbers(nvtx) < _FIRST_LOSING_NVTX or not nsys.version or nsys.version[:2] > _LAST_LOSING_NSYS:
-        return None
-    return (
-        f"nvtx {nvtx} under nsys {nsys.version_text} loses every range, without an error; "
-        "pip install nvtx==0.2.11, or use nsys 2024.1 or newer"
-    )
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", text))
+    return lost_with(nvtx, nsys.version_text)
 
 
 def profile_command(
@@ -103,7 +89,7 @@ def written_report(output: Path) -> Path | None:
 def to_sqlite(report: Path, folder: Path) -> Path:
     """The SQLite export of a report or of its stream, made in `folder`."""
     nsys = find_nsys()
-    if report.suffix == ".qdstrm":
+    if report.suffix == STREAM:
         report = _complete(nsys, report, folder)
     target = folder / f"{report.stem}.sqlite"
     arguments = ["export", "--type", "sqlite", "-f", "true", "-o", str(target), str(report)]

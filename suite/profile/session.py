@@ -13,13 +13,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from suite.errors import SuiteError
 from suite.plan import CUDA, Options, Plan, make_plan
 from suite.profile.capture import Capture
 from suite.profile.files import read_capture
-from suite.profile.merged import with_host
+from suite.profile.merged import with_host, within
 from suite.profile.nsys import (
+    STREAM,
     find_nsys,
     profile_command,
     profile_environment,
@@ -28,10 +30,9 @@ from suite.profile.nsys import (
     written_report,
 )
 from suite.profile.trace_events import capture_of, read_document
+from suite.steady import NotSettled, Window, steady_window
 from suite.store import TRACES, load_run, to_json, write_file
 
-# -P: a file of the user's named like one of our packages must not be imported in its place.
-_SUITE = (sys.executable, "-P", "-c", "from suite.cli import main; main()")
 _EXIT_USAGE = 2
 _EXIT_INTERRUPTED = 130
 _REPORT = "profile"
@@ -61,25 +62,28 @@ def plan_profile(scenario: Path, arm: str | None, options: Options) -> tuple[Pla
 
 
 def run_under_nsys(scenario: Path, plan: Plan, arm: str, output_dir: Path) -> Profiled:
-    """Run, complete and import. SuiteError where the run or nsys failed; a finished run is kept then too."""
+    """Run, complete and import. SuiteError where the run or nsys failed; a finished run is kept then too.
+
+    Where the plan has a window, only that is captured.
+    """
     nsys = find_nsys()
     with _making(output_dir) as folder:
         report = folder / _REPORT
         program = run_command(scenario, plan, arm, folder)
-        command = profile_command(nsys, report, program, plan.device == CUDA, is_window=False)
+        command = profile_command(nsys, report, program, plan.device == CUDA, plan.options.has_window)
         said = _run(command, profile_environment(_environment()))
         run_dir = _run_in(folder, said)
         written = written_report(report)
-        if written is None:
-            kept = _keep(run_dir, output_dir)
-            raise SuiteError(f"nsys wrote no report ({tail_of(said)}); the run itself is kept: {kept}")
-        exported = to_sqlite(written, folder)
-        finished = written_report(report)  # a stream's report holds all that the stream does
-        for file in (finished or written, exported):
-            file.rename(run_dir / file.name)
-        capture = read_capture(run_dir / exported.name)
+        if written is not None:
+            written.rename(run_dir / written.name)
         kept = _keep(run_dir, output_dir)
-        return Profiled(kept, capture, kept / exported.name)
+    if written is None:
+        why = _why_no_window(kept) if plan.options.has_window else tail_of(said)
+        raise SuiteError(f"nsys wrote no report: {why}; the run itself is kept: {kept}")
+    file = to_sqlite(kept / written.name, kept)
+    if written.suffix == STREAM:  # the report made of it holds all that it does
+        (kept / written.name).unlink()
+    return Profiled(kept, read_capture(file), file)
 
 
 def run_under_torch(scenario: Path, plan: Plan, arm: str, output_dir: Path) -> Profiled:
@@ -100,21 +104,54 @@ def run_under_torch(scenario: Path, plan: Plan, arm: str, output_dir: Path) -> P
     capture = capture_of(document)
     steps, spans = loaded.step_records(traced[0].run_id), loaded.spans(traced[0].run_id)
     merged = with_host(document, capture, arm, steps, spans)
+    window = steady_window(steps) if plan.options.has_window else None
+    if merged is not None and isinstance(window, Window):
+        merged = _of_window(merged, window, capture)
     if merged is not None:
         with suppress(ValueError):  # a figure of torch's that strict JSON has not: its own file is kept
             file = write_file(kept / f"{_REPORT}.json", to_json(merged) + b"\n")
     return Profiled(kept, capture, file)
 
 
+def _of_window(document: dict[str, Any], window: Window, capture: Capture) -> dict[str, Any]:
+    inside = [
+        item
+        for item in capture.steps
+        if item.step_id is not None and window.first_step_id <= item.step_id <= window.last_step_id
+    ]
+    ends = [item.end_ns or item.start_ns for item in inside]
+    return within(document, min(item.start_ns for item in inside), max(ends)) if inside else document
+
+
+def _why_no_window(run_dir: Path) -> str:
+    loaded = load_run(run_dir)
+    for run in loaded.runs:
+        window = steady_window(loaded.step_records(run.run_id))
+        if run.instrument != "off" and isinstance(window, NotSettled):
+            return f"there was no steady window ({window.reason}); leave out --window"
+    return "no window of it was seen"
+
+
 def run_command(scenario: Path, plan: Plan, arm: str, folder: Path) -> list[str]:
     """A round without instruments, which warms up, and then the one with them: all ranges are of that."""
-    command = [*_SUITE, "run", str(scenario), "--device", plan.device, "--arms", arm]
+    command = [*_suite(), "run", str(scenario), "--device", plan.device, "--arms", arm]
     command += ["--rounds", "1", "--instrument", "events", "-o", str(folder)]
+    if plan.options.has_window:
+        command.append("--window")
     if plan.options.seed is not None:
         command += ["--seed", str(plan.options.seed)]
     for override in (*plan.options.overrides, "warmup_rounds=0"):
         command += ["--set", override]
     return command
+
+
+def _suite() -> list[str]:
+    """Our own program. nsys takes the umask away, so that all could write what is made: it is given back."""
+    umask = os.umask(0o077)
+    os.umask(umask)
+    code = f"import os; os.umask({umask}); from suite.cli import main; main()"
+    # -P: a file of the user's named like one of our packages must not be imported in its place.
+    return [sys.executable, "-P", "-c", code]
 
 
 def _environment() -> dict[str, str]:
@@ -125,9 +162,7 @@ def _environment() -> dict[str, str]:
 
 @contextmanager
 def _making(output_dir: Path) -> Iterator[Path]:
-    """A folder in the output directory that is gone afterwards, with what was not moved out of it."""
-    if not str(output_dir):
-        raise SuiteError("--output-dir '': it is empty; name a folder")
+    """A folder in the output directory, gone afterwards; a run left in it is kept, whatever happened."""
     try:
         output_dir.mkdir(parents=True, exist_ok=True)
         temporary = tempfile.TemporaryDirectory(prefix=".profile-", dir=output_dir)
@@ -136,7 +171,11 @@ def _making(output_dir: Path) -> Iterator[Path]:
             f"cannot write {output_dir}: {error.strerror}; choose another folder with --output-dir"
         ) from None
     with temporary as folder:
-        yield Path(folder)
+        try:
+            yield Path(folder)
+        finally:
+            for config in Path(folder).glob("*/config.yaml"):
+                _keep(config.parent, output_dir)
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str]) -> str:

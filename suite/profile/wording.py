@@ -6,8 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from suite.profile.capture import Capture, Total, device_totals, totals
 from suite.profile.comparison import Compared, Comparison, ScopeBeside
+from suite.profile.versions import may_lose_ranges
 
 NOTHING = "-"
+FORKSERVER = (
+    "no range of the device's process was captured: a forkserver started it, which nsys does not follow; put "
+    "the whole `python -m suite run` under nsys, and it is started by spawn"
+)
 
 
 def capture_lines(capture: Capture) -> list[str]:
@@ -18,7 +23,12 @@ def capture_lines(capture: Capture) -> list[str]:
     lines += [f"  process {item.pid}: {item.name or 'its name is not told'}" for item in capture.processes]
     if capture.num_open:
         lines.append(f"  {capture.num_open} ranges have no end: they were open when the capture ended")
-    return [*lines, *(f"  {text}" for text in capture.absent)]
+    lines += [f"  {text}" for text in capture.absent]
+    if capture.tool == "nsys" and not capture.own and may_lose_ranges(capture.tool_version):
+        lines.append(
+            f"  nvtx 0.2.12 and later lose every range under nsys {capture.tool_version}; use 0.2.11"
+        )
+    return lines
 
 
 def range_lines(capture: Capture) -> list[str]:
@@ -57,6 +67,7 @@ def comparison_lines(comparison: Comparison, is_torch: bool = False) -> list[str
     ]
     return [
         *table(header, rows, num_left=2),
+        *([FORKSERVER] if comparison.lacks_device_process else []),
         *(["torch's ranges hold their own cost, which is what is longer here"] if is_torch else []),
         f"steps: {comparison.num_steps_ours} recorded, {comparison.num_steps_captured} captured",
         "us a range: by how much a captured range is longer than ours; equal: within 5 % or 2 us a range",
@@ -144,6 +155,7 @@ def _device_document(found: tuple[int, int] | None) -> dict[str, object]:
 def comparison_document(comparison: Comparison) -> dict[str, object]:
     return {
         "is_equal": comparison.is_equal,
+        "lacks_device_process": comparison.lacks_device_process,
         "num_steps": {"ours": comparison.num_steps_ours, "capture": comparison.num_steps_captured},
         "spans": [
             {

@@ -99,7 +99,7 @@ class Series:
 
     @property
     def num_instrumented(self) -> int:
-        return sum(record.instrument != "off" for record in self.records)
+        return sum(record.is_instrumented for record in self.records)
 
     def metrics(self, name: str) -> list[Metric]:
         """This metric of every measured round that recorded it, defined or not."""
@@ -123,8 +123,10 @@ class Series:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What its measured runs warn of, each kind once."""
-        return tuple(dict.fromkeys(text for run in self.runs for text in run.record.warnings))
+        """What its measured runs warn of, and the one that looked for silent waits, each kind once."""
+        checked = [record for record in self.records if record.sync_check != "off"]
+        records = (*(run.record for run in self.runs), *checked)
+        return tuple(dict.fromkeys(text for record in records for text in record.warnings))
 
     def reason(self, name: str) -> str:
         """Why `values(name)` is empty."""
@@ -213,6 +215,8 @@ def run_label(record: RunRecord) -> str:
 
 def round_label(record: RunRecord) -> str:
     """Rounds as people count them, from 1, as on the terminal."""
+    if record.sync_check != "off":
+        return "check for silent waits"
     kind = "warm-up " if record.is_warmup else "" if record.is_measured else "instrumented "
     return f"{kind}round {record.round + 1}"
 

@@ -124,8 +124,14 @@ def strided(target: torch.Tensor, source: torch.Tensor) -> None:
 
 
 UPLOADS = [
-    (lambda target, source: target.copy_(source.clone(), non_blocking=True), "memory that is not pinned"),
-    (lambda target, source: target.copy_(torch.from_numpy(source.numpy().copy())), "makes a tensor of host"),
+    (
+        lambda target, source: target.copy_(source.clone(), non_blocking=True),
+        "copies from or to memory that is not pinned",
+    ),
+    (
+        lambda target, source: target.copy_(torch.from_numpy(source.numpy().copy())),
+        "makes a tensor of host values, which are in no pinned memory",
+    ),
     (lambda target, source: target.copy_(source), "copies and waits until that is done"),
     (strided, "copies a strided view"),
 ]
@@ -149,7 +155,7 @@ def test_a_copy_that_waits_is_found(copy: Any, what: str, models_built_once: Non
         patch.setattr(Program, "_upload", upload_with(copy))
         with open_device("inline", MICRO_GEMMA3_VL, CONFIG) as device:
             found = findings_of(device)
-    assert any(what in finding.what for finding in found)
+    assert what in {finding.what for finding in found}
     assert {finding.command for finding in found} <= {
         *("upload.input_ids", "upload.is_token_ids", "upload.inputs_embeds", "upload.step_metadata"),
         "upload.pixels",
@@ -267,8 +273,9 @@ def test_a_device_process_tells_what_it_found(monkeypatch: pytest.MonkeyPatch) -
         ((command, _, what, first_step_id, count),) = first
         assert (command, what, first_step_id) == ("sample", "takes a value to the host (item)", 0)
         assert count > 5
+        assert findings_of(device) == first, "a reset forgets"
         serve(case_of(MICRO_GEMMA3_VL), device, ARMS["refresh"], "off")
-        assert list(device.sync_findings()) == [], "a reset forgets"
+        assert list(device.sync_findings()) == []
         with pytest.raises(DeviceError) as caught:
             serve(case_of(MICRO_GEMMA3_VL), device, ARMS["refresh"], "error")
         check_error(caught.value)

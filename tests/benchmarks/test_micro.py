@@ -11,6 +11,7 @@ versions (`--benchmark-save`, `--benchmark-compare`).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import cycle
 
 import pytest
@@ -28,22 +29,25 @@ ROUNDS = 50
 NUM_THREADS = 1
 
 
-@pytest.fixture(scope="module")
-def machine() -> Iterator[Machine]:
+@contextmanager
+def one_thread() -> Iterator[Machine]:
+    """The machine, and torch's threads as they were afterwards."""
     threads = torch.get_num_threads()
-    yield open_machine("inline", NUM_THREADS, DEFAULT_EFFORT)
-    torch.set_num_threads(threads)
+    try:
+        yield open_machine("inline", NUM_THREADS, DEFAULT_EFFORT)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def all_cases() -> list[Case]:
     """Made without their memory, which each takes when it is run."""
-    machine = open_machine("inline", NUM_THREADS, DEFAULT_EFFORT)
-    return list(cases_of(machine, TINY_QWEN3, tuple(GROUPS), lambda _: None))
+    with one_thread() as machine:
+        return list(cases_of(machine, TINY_QWEN3, tuple(GROUPS), lambda _: None))
 
 
 @pytest.mark.parametrize("case", all_cases(), ids=lambda case: f"{case.name}: {case.size}")
 def test_micro(case: Case, benchmark: BenchmarkFixture) -> None:
-    with torch.inference_mode():
+    with one_thread(), torch.inference_mode():
         calls, is_cold = case.prepare()
         turn = cycle(calls)
         benchmark.group = case.name

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 from arm_models import MICRO_GEMMA3_VL, MICRO_QWEN3
 from arm_workloads import Arrivals, Recipe, request_of
+from ceiling_fabrication import ceilings, point
 from records import make_step
 
 from runner.commands import Command, Positions
@@ -20,9 +20,7 @@ from runner.measure import StepRecord
 from runner.models import TINY_QWEN3
 from runner.spans import Lane, Span
 from suite.ceilings import (
-    Ceilings,
     CeilingShare,
-    Point,
     linear_parameters,
     passes_of,
     shares,
@@ -32,33 +30,6 @@ from suite.command_costs import pass_of
 
 HIDDEN = TINY_QWEN3.hidden_size
 ROW = HIDDEN * 4
-
-
-def point(size: int, best_ns: float) -> Point:
-    return Point(size=size, memory="cold", best_ns=best_ns, median_ns=best_ns, low_ns=None, high_ns=None, n=1)
-
-
-def ceilings(**changes: Any) -> Ceilings:
-    """Copies at 1 byte a ns beyond 100 ns; moves within the device at 2; a matmul of 1000 ns a token."""
-    values: dict[str, Any] = {
-        "measured_utc": "2026-01-01T00:00:00Z",
-        "device": "process",
-        "device_name": "cpu",
-        "torch_version": "2",
-        "num_threads": 1,
-        "model": TINY_QWEN3.name,
-        "copies": "memcpy",
-        "linear_parameters": linear_parameters(TINY_QWEN3),
-        "upload_pinned": (point(100, 200), point(1_000_100, 1_000_200)),
-        "upload_pageable": (point(100, 400),),
-        "device_copy": (point(100, 50), point(10**9, 5 * 10**8)),
-        "handoff": point(0, 1),
-        "launch": None,
-        "event_floor": point(0, 1),
-        "matmul": (point(16, 16_000), point(512, 512_000)),
-        "shapes": (),
-    }
-    return Ceilings(**(values | changes))
 
 
 def step(step_id: int, kind: str = "decode", **changes: object) -> StepRecord:
@@ -132,6 +103,8 @@ def test_steps_without_a_time_are_left_out_and_counted_out() -> None:
     spans = [span(1, "forward", 32_000), span(2, "forward", None)]
     row = found(shares(ceilings(), steps, spans, TINY_QWEN3, ARMS["sync-ids"]), "forward")
     assert (row.n, row.share) == (1, pytest.approx(0.5))
+    halves = [*spans[:1], span(1, "forward", None), span(1, "forward", 7)]
+    assert found(shares(ceilings(), steps, halves, TINY_QWEN3, ARMS["sync-ids"]), "forward").n == 0
     none = found(shares(ceilings(), steps[1:], spans[1:], TINY_QWEN3, ARMS["sync-ids"]), "forward")
     assert (none.value, none.ceiling, none.share, none.n) == (None, None, None, 0)
     assert none.reason == "none of its spans has a time"
@@ -156,6 +129,13 @@ def test_decode_and_other_steps_are_told_apart() -> None:
 def test_an_empty_step_is_in_no_figure() -> None:
     row = found(shares(ceilings(), [step(1)], [span(1, "forward", 9)], TINY_QWEN3, ARMS["ids"]), "forward")
     assert (row.n, row.value) == (0, None)
+
+
+@pytest.mark.parametrize(("load", "is_told"), [(None, False), (0.9, False), (1.1, True)])
+def test_ceilings_of_a_busy_machine_come_with_a_caveat(load: float | None, is_told: bool) -> None:
+    caveat = ceilings(load_average=load).caveat
+    assert (caveat is not None) == is_told
+    assert caveat is None or ("load 1.1 on 2 cores" in caveat and "--fresh" in caveat)
 
 
 def test_ceilings_of_another_model_are_refused() -> None:

@@ -121,6 +121,19 @@ def test_one_more_round_has_instruments_unless_they_are_off_and_comes_last(write
     assert {run.instrument for run in checked.cases[0].runs()} == {"off"}
 
 
+def test_one_more_round_looks_for_silent_waits_where_asked_and_comes_last(write):
+    file = write("a.yaml", extra="rounds: 2\nwarmup_rounds: 1\n")
+    options = Options(arms=("ids", "refresh"), instrument="events", sync_check="warn")
+    plan = make_plan([file], options)
+    runs = plan.cases[0].runs()
+    assert [run.sync_check for run in runs] == ["off"] * 8 + ["warn"] * 2
+    assert [run.instrument for run in runs] == ["off"] * 6 + ["events"] * 2 + ["off"] * 2
+    assert len({run.run_id for run in runs}) == 10
+    assert plan.document()["invocation"]["sync_check"] == "warn"
+    assert {run.sync_check for run in for_check(plan).cases[0].runs()} == {"off"}
+    assert {run.sync_check for run in make_plan([file], Options()).cases[0].runs()} == {"off"}
+
+
 def test_a_check_runs_every_arm_in_every_rotation_of_at_most_eight_requests(write):
     for num_requests, num_rotations in ((2, 2), (30, 8)):
         options = Options(overrides=(f"traffic.num_requests={num_requests}",), arms=("ids", "refresh"))

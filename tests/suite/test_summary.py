@@ -43,7 +43,8 @@ def test_figures_are_medians_over_measured_completed_rounds():
 def test_a_run_with_instruments_or_repeated_commands_enters_no_figure_and_the_ratio_is_told():
     on = make_run([make_request()], duration_s=4.0, run_id="i0", instrument="events")
     amplified = make_run([make_request()], duration_s=90.0, run_id="a0", repeats={"merge": 33})
-    (arm,) = summarise([*rounds(1.0, 2.0, 3.0), on, amplified], ())
+    checked = make_run([make_request()], duration_s=90.0, run_id="s0", sync_check="warn")
+    (arm,) = summarise([*rounds(1.0, 2.0, 3.0), on, amplified, checked], ())
     assert arm.metrics["output_throughput"].values == (3.0, 1.5, 1.0) and arm.num_rounds == 3
     instrument = arm.instrument
     assert (instrument.level, instrument.num_runs) == ("events", 1)

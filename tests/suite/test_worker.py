@@ -29,6 +29,7 @@ from runner.core import (
 )
 from runner.measure import Recorder, Timeline, now_ns
 from runner.spans import Span
+from runner.sync_check import SyncFinding
 from suite import worker as worker_module
 from suite.arrivals import ScheduledArrivals
 from suite.plan import Options, make_plan
@@ -72,6 +73,7 @@ class FakeEngine:
 
     def __init__(self, model, config, device, arm, instrument, repeats):
         FakeEngine.repeats_seen.append(repeats)
+        device.sync_check = instrument.sync_check
         if instrument.level != "off":
             instrument.spans.append(Span(0, "schedule", "host", 1, 2))
         if self.fails_in_making:
@@ -124,6 +126,11 @@ class FakeDevice:
     clock_uncertainty_ns = 7
     info = DeviceInfo(kind="inline", name="fake", num_threads=1, torch_version="0")
     num_closed = 0
+    sync_check = "off"
+
+    def sync_findings(self):
+        found = SyncFinding("sample", "runner/kernels/program.py:Program._sample", "waits", 3, 2)
+        return () if self.sync_check == "off" else (found,)
 
     def close(self):
         FakeDevice.num_closed += 1
@@ -257,6 +264,18 @@ def test_a_run_with_repeated_commands_says_so_and_is_not_measured(run):
     (reply,) = finished(run(repeats={"merge": 33}))
     assert FakeEngine.repeats_seen == [{"merge": 33}]
     assert (dict(reply.record.repeats), reply.record.is_measured) == ({"merge": 33}, False)
+
+
+def test_a_run_that_looked_for_silent_waits_warns_of_them_and_is_not_measured(run):
+    (plain,) = finished(run())
+    assert (plain.record.sync_check, plain.record.warnings) == ("off", ())
+    (reply,) = finished(run(sync_check="warn"))
+    assert (reply.record.sync_check, reply.record.is_measured) == ("warn", False)
+    (warning,) = reply.record.warnings
+    assert warning.startswith("sample waits, in runner/kernels/program.py:Program._sample: on a GPU the host")
+    assert warning.endswith("(2 times, first in step 3)")
+    (failed,) = finished(run({1: "device"}, sync_check="error"))
+    assert (failed.record.failure.kind, failed.record.warnings) == ("device", ())
 
 
 def test_every_run_gets_a_fresh_engine_and_all_share_one_device_and_oracle(run):

@@ -26,6 +26,8 @@ def make_ceilings(**changes: object) -> Ceilings:
         torch_version="2",
         num_threads=1,
         model=TINY_QWEN3.name,
+        num_cores=2,
+        load_average=0.1,
         copies="memcpy",
         linear_parameters=linear_parameters(TINY_QWEN3),
         upload_pinned=(point(64), point(128)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -27,22 +28,37 @@ def download(pool: Pool, buffer: str) -> list[torch.Tensor]:
 
 
 def expected(pool: Pool, step: Mix) -> torch.Tensor:
-    """Supplied rows are ones; all others are rows of the table."""
+    """Supplied rows hold their position; all others are rows of the table."""
     (program, *_) = pool._programs
     rows = program._table[pool._hosts[0]["input_ids"].long()]
-    rows[step.places] = 1.0
+    rows[step.places] = _numbered(step.places)
     return rows
 
 
-@pytest.mark.parametrize("kind", ["where", "index", "overlay", "fused", "scatter"])
+def _numbered(places: Sequence[int]) -> torch.Tensor:
+    return torch.tensor(places, dtype=torch.float32)[:, None].expand(-1, HIDDEN)
+
+
+def number_rows(pool: Pool, step: Mix) -> None:
+    """Every supplied row, wherever it is kept, is told by its position."""
+    everywhere = _numbered(range(TOKENS))
+    for host in pool._hosts:
+        host["inputs_embeds"][:] = host["resident_rows"][:] = everywhere
+        host["supplied_rows"][: step.supplied] = _numbered(step.places)
+    for buffer in ("inputs_embeds", "resident_rows", "supplied_rows"):
+        pool.run(("upload", buffer, 0, 0, TOKENS))
+
+
+@pytest.mark.parametrize("kind", ["where", "index", "overlay", "fused", "scatter", "gather"])
 @pytest.mark.parametrize("share", [0.25, 0.75])
 def test_every_way_to_merge_gives_the_same_rows(kind: str, share: float) -> None:
     pool = Pool(make_machine(cache_bytes=SIZES.least_touched * 2), SIZES)
     step = mix(TOKENS, share)
     pool.set_flags(step)
+    number_rows(pool, step)
     arena = [(place, place) for place in step.places]
     packed = [(place, index) for index, place in enumerate(step.places)]
-    places: Any = {"overlay": arena, "scatter": packed}.get(kind, ())
+    places: Any = {"overlay": arena, "gather": arena, "scatter": packed}.get(kind, ())
     pool.set_step(step, places=places, derives=kind == "fused")
     tokens = TOKENS - step.supplied
     commands: dict[str, tuple[Wire, ...]] = {
@@ -54,7 +70,8 @@ def test_every_way_to_merge_gives_the_same_rows(kind: str, share: float) -> None
             ("merge", "overlay", step.supplied),
         ),
         "fused": (("merge", "fused", TOKENS),),
-        "scatter": (("upload", "inputs_embeds", 0, 0, 1), ("place", "scatter", step.supplied), *WHERE),
+        "scatter": (("merge", "fused", TOKENS), ("place", "scatter", step.supplied), *WHERE),
+        "gather": (("merge", "fused", TOKENS), ("place", "gather", step.supplied), *WHERE),
     }
     with torch.inference_mode():
         pool.run(*commands[kind])

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from suite.cli import app
 
@@ -27,13 +27,18 @@ timeout_s: 120
 """
 
 
-def profile_scenario(folder: Path, *options: str) -> dict[str, Any]:
-    """What `suite profile` prints of it: as JSON."""
+def invoke_profile(folder: Path, *options: str) -> Result:
+    """`suite profile` of it, as JSON."""
     folder.mkdir(exist_ok=True)
     scenario = folder / "scenario.yaml"
     scenario.write_text(_SCENARIO)
     arguments = ["profile", scenario, "--device", "process", "-o", folder / "out", "--json", *options]
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def profile_scenario(folder: Path, *options: str) -> dict[str, Any]:
+    """What that prints; it must go well."""
+    result = invoke_profile(folder, *options)
     assert result.exit_code == 0, result.output
     document: dict[str, Any] = json.loads(result.stdout)
     return document

@@ -8,6 +8,7 @@ from runner.spans import HOST_PHASES, OPERATIONS, Span
 from suite.profile.capture import Capture, CapturedRange, Total, totals
 from suite.profile.comparison import beside_vllm, compare, span_totals
 from suite.profile.scopes import SCOPES, our_spans
+from suite.profile.wording import FORKSERVER, capture_lines, comparison_lines
 
 US = 1000
 
@@ -93,6 +94,26 @@ def test_of_a_cuda_device_the_enqueue_is_compared_not_the_stream():
     ours = [recorded("forward", 0, 10), recorded("forward", 100, 9000, lane="compute")]
     row = only(compare(ours, make_capture(captured("forward", 0, 10))))
     assert (row.lane, row.verdict) == ("host", "equal")
+
+
+@pytest.mark.parametrize("is_followed", [True, False])
+def test_a_device_process_that_was_not_followed_is_told(is_followed):
+    ours = [recorded("launch", 0, 10), recorded("forward", 10, 20, lane="compute")]
+    theirs = [captured("launch", 0, 10), *([captured("forward", 10, 20)] if is_followed else [])]
+    comparison = compare(ours, make_capture(*theirs))
+    assert comparison.lacks_device_process is not is_followed
+    assert (FORKSERVER in comparison_lines(comparison)) is not is_followed
+
+
+def test_a_capture_without_any_range_of_ours_lacks_more_than_the_device():
+    comparison = compare([recorded("launch", 0, 10), recorded("a", 1, 2, lane="compute")], make_capture())
+    assert not comparison.lacks_device_process
+
+
+@pytest.mark.parametrize(("version", "is_told"), [("2022.4.2.1", True), ("2024.1.1", False), (None, False)])
+def test_a_capture_of_nothing_of_ours_says_where_a_version_may_be_why(version, is_told):
+    capture = Capture("nsys", version, (), (), (), ())
+    assert any("nvtx 0.2.12 and later" in line for line in capture_lines(capture)) is is_told
 
 
 def test_of_a_window_only_steps_well_within_it_are_compared():

@@ -81,13 +81,15 @@ def test_interleaved_step_ranges_are_siblings_and_take_no_part_in_nesting(path):
     fixture.range("compile", 60, 70)
     fixture.call(65, 66, 5)
     fixture.kernel("k", 80, 90, 5)
+    fixture.call(75, 76, 6)  # within both steps, and within no nested range
+    fixture.kernel("outside", 95, 99, 6)
     capture = read_sqlite(fixture.write(path))
     assert [(item.start_ns, item.end_ns, item.is_nested) for item in capture.steps] == [
         (0, 100, False),
         (50, 150, False),
     ]
     assert capture.num_open == 0
-    assert capture.work[0].range.name == "compile"
+    assert [item.range and item.range.name for item in capture.work] == ["compile", None]
 
 
 def test_marks_are_no_ranges(path):

@@ -9,7 +9,8 @@ import pytest
 
 from suite.errors import SuiteError
 from suite.profile.files import read_capture
-from suite.profile.nsys import Nsys, find_importer, find_nsys, lost_with, profile_command, tail_of, to_sqlite
+from suite.profile.nsys import Nsys, find_importer, find_nsys, profile_command, tail_of, to_sqlite
+from suite.profile.versions import lost_with
 
 NSYS = Nsys(Path("/opt/bin/nsys"), (2022, 4, 2, 1))
 
@@ -37,16 +38,16 @@ def only_path(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("nvtx", "nsys", "is_lost"),
     [
-        ("0.2.11", (2022, 4, 2, 1), False),
-        ("0.2.12", (2022, 4, 2, 1), True),
-        ("0.2.17", (2023, 4, 4), True),
-        ("0.3.0", (2023, 4, 4), True),
-        ("0.2.12", (2024, 1), False),
-        ("0.2.12", (), False),  # not known: no warning that may be wrong
+        ("0.2.11", "2022.4.2.1", False),
+        ("0.2.12", "2022.4.2.1", True),
+        ("0.2.17", "2023.4.4", True),
+        ("0.3.0", "2023.4.4", True),
+        ("0.2.12", "2024.1", False),
+        ("0.2.12", "(of an unknown version)", False),  # not known: no warning that may be wrong
     ],
 )
 def test_the_versions_that_lose_every_range_are_told(nvtx, nsys, is_lost):
-    text = lost_with(nvtx, Nsys(Path("nsys"), nsys))
+    text = lost_with(nvtx, nsys)
     assert (text is not None) == is_lost
     if text:
         assert nvtx in text and "pip install nvtx==0.2.11" in text

@@ -39,8 +39,8 @@ def run():
     spans = [span(NO_STEP, "wait.arrivals", "host", 0, 0.2)]
     for number, (launch, device, end) in enumerate([(1, 2, 10), (4, 10, 18), (13, 18, 28)]):
         spans += [
+            span(number, "forward", "host", launch, launch + 0.3),  # its enqueue, within the launch
             span(number, "launch", "host", launch, launch + 0.5),
-            span(number, "forward", "host", launch + 0.1, launch + 0.3),  # its enqueue, within the launch
             span(number, "upload.flags", "compute", device, device + 0.1),
             span(number, "forward", "compute", device + 0.1, end - 0.2),
             span(number, "download", "output", end - 0.2, end),

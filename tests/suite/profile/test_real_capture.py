@@ -15,6 +15,7 @@ from real_scenario import profile_scenario
 from runner.spans import HOST_PHASES
 from suite.profile.nsys import find_nsys, losing_versions
 from suite.profile.nsys_sqlite import read_sqlite
+from suite.steady import steady_window
 from suite.store import load_run
 
 MAX_TRIES = 3  # a machine that is busy for a moment stretches what lies between two clock readings
@@ -83,3 +84,33 @@ def test_a_step_contains_its_own_ranges(document):
     for item in inside:
         step = steps[item.step_id]
         assert step.start_ns <= item.start_ns and item.end_ns <= step.end_ns
+
+
+# Only the window
+
+
+@pytest.fixture(scope="module")
+def of_window(nsys, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("window")
+    return profile_scenario(folder, "--window", "--set", "traffic.output_tokens=40")
+
+
+def test_a_window_is_captured_while_the_batch_is_steady_and_the_run_goes_on_to_its_end(of_window):
+    loaded = load_run(Path(of_window["run"]))
+    (run,) = [run for run in loaded.runs if run.instrument == "events"]
+    assert run.status == "completed" and run.tokens.num_wrong == 0
+    window = steady_window(loaded.step_records(run.run_id))
+    captured = {item.step_id for item in read_sqlite(Path(of_window["file"])).steps}
+    inside = set(range(window.first_step_id, window.last_step_id + 1))
+    assert len(inside) > 10
+    # Async: what ends the settling, or the window, is retired when the step after it has been launched.
+    after = {window.last_step_id + 1, window.last_step_id + 2}
+    assert inside - {window.first_step_id} <= captured <= inside | after
+
+
+def test_of_a_window_whole_steps_are_compared(of_window):
+    comparison = of_window["comparison"]
+    assert comparison["num_steps"]["ours"] == comparison["num_steps"]["capture"] > 8
+    rows = comparison["spans"]
+    assert {row["name"] for row in rows if row["ours"]["n"] != row["capture"]["n"]} == set()
+    assert {"stage", "launch", "forward", "merge"} <= {row["name"] for row in rows}
