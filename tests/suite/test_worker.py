@@ -71,7 +71,7 @@ class FakeEngine:
     names_seen: ClassVar[list[str]] = []
     repeats_seen: ClassVar[list[Mapping[str, int]]] = []
 
-    def __init__(self, model, config, device, arm, instrument, repeats):
+    def __init__(self, model, config, device, arm, instrument, repeats, turns):
         FakeEngine.repeats_seen.append(repeats)
         device.sync_check = instrument.sync_check
         if instrument.level != "off":

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from runner.commands import RING_SIZE, Draft, Record
 from runner.device.command_runner import CommandRunner
+from runner.kernels.sync_watch import SyncWatch
 
 
 class _Program:
     def __init__(self) -> None:
         self.executed: list[object] = []
+        self.watch = SyncWatch([])
 
     def execute(self, command: object, _copies: object) -> None:
         self.executed.append(command)
