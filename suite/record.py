@@ -104,6 +104,7 @@ class RunRecord(_Frozen):
     warnings: tuple[str, ...] = ()  # what to beware of in its figures, though no rule is broken
     num_steps: int = 0
     num_requests: int = 0
+    max_concurrency: int | None = None  # how many requests the schedule let in at once; None: no limit
     scheduling: Literal["sync", "async"] | None = None  # what the gate decided, and why
     scheduling_reason: str | None = None
     is_control: bool = False  # a negative control: its arm is wrong by design

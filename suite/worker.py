@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -28,7 +29,8 @@ from runner.inputs.arms import Arm
 from runner.measure import Instrument, Recorder, StepRecord, Timeline, now_ns
 from runner.spans import Span, records_device
 from suite.arms import named_arm
-from suite.arrivals import ScheduledArrivals
+from suite.arrival_kinds import is_closed_loop, most_at_once
+from suite.arrivals import WorkloadArrivals, arrivals_for
 from suite.checks import cache_warnings
 from suite.environment import DeviceFacts, utc_text
 from suite.errors import SuiteError
@@ -191,7 +193,7 @@ class _Outcome:
 
     started_utc: str
     duration_s: float
-    arrivals: ScheduledArrivals
+    arrivals: WorkloadArrivals
     states: Mapping[str, RequestState]
     timelines: Mapping[str, Timeline]
     steps: Sequence[StepRecord]
@@ -323,7 +325,7 @@ class CaseRunner:
             recorder, states, decision = engine.recorder, engine.requests, engine.decision
             reporter = _Reporter(recorder, len(given), self._send)
             with self._windowed(command, recorder, instrument, reporter.poll) as poll:
-                arrivals.start(poll)
+                arrivals.start(poll, partial(_ended_ns, engine))
                 engine.run(arrivals)
         except Exception as error:
             failure = _failure(error)
@@ -345,13 +347,12 @@ class CaseRunner:
         """Of the run just made; nothing can be asked of a device that failed."""
         return () if failure else tuple(found.text for found in self._device.sync_findings())
 
-    def _arrivals(self, given: Sequence[WorkloadRequest], command: RunArm) -> ScheduledArrivals:
+    def _arrivals(self, given: Sequence[WorkloadRequest], command: RunArm) -> WorkloadArrivals:
         """By their schedule; of a run with repeats, as in the first such run of its arm."""
-        if not command.repeats:
-            return ScheduledArrivals(given, self._opening.is_timed)
-        if command.arm in self._recorded:
+        if command.repeats and command.arm in self._recorded:
             return ReplayedArrivals(given, self._recorded[command.arm][0].handed_at)
-        return RecordedArrivals(given, self._opening.is_timed)
+        arrivals = arrivals_for(self._case.scenario.traffic.arrivals, given, self._opening.is_timed)
+        return RecordedArrivals(arrivals) if command.repeats else arrivals
 
     def _keep_steps(
         self,
@@ -413,6 +414,12 @@ class CaseRunner:
         completed = [request for request in requests if is_completed(request)]
         return check_logprobs(self._oracle, completed, asked, outcome.states)
 
+    def _max_concurrency(self) -> int | None:
+        """How many requests the schedule let in at once; None where a closed loop is the schedule."""
+        arrivals = self._case.scenario.traffic.arrivals
+        is_limited = self._opening.is_timed and not is_closed_loop(arrivals)
+        return most_at_once(arrivals) if is_limited else None
+
     def _store(self, run_id: str, outcome: _Outcome, requests: Sequence[RequestRecord]) -> None:
         if self._opening.folder is None:
             return
@@ -447,16 +454,14 @@ class CaseRunner:
             device=self._opening.device,
             seed=self._opening.seed,
             workload_hash=self._workload.hash,
+            max_concurrency=self._max_concurrency(),
             started_utc=outcome.started_utc,
             duration_s=outcome.duration_s,
             metrics=metrics,
             tokens=tokens,
             failure=failure,
             notes=(*self._workload.notes, *([TRACED] if command.is_traced else []), *token_notes),
-            warnings=(
-                *cache_warnings(metrics, self._case.scenario.traffic.shared_prefix is not None),
-                *outcome.waits,
-            ),
+            warnings=(*cache_warnings(metrics, self._workload.begins_alike), *outcome.waits),
             num_steps=len(outcome.steps),
             num_requests=len(requests),
             is_control=not named_arm(command.arm).is_right,
@@ -472,6 +477,15 @@ class CaseRunner:
             scheduling=outcome.decision.scheduling if outcome.decision else None,
             scheduling_reason=outcome.decision.reason if outcome.decision else None,
         )
+
+
+def _ended_ns(engine: Engine, request_id: str) -> int | None:
+    """When a request handed to an engine ended; None while it runs."""
+    state = engine.requests.get(request_id)
+    if state is None or not state.is_finished:
+        return None
+    timeline = engine.recorder.timelines[request_id]
+    return timeline.sent_ns if timeline.finished_ns is None else timeline.finished_ns
 
 
 class _Reporter:

@@ -507,6 +507,22 @@ def test_an_untimed_run_gets_everything_at_once():
     assert len(arrivals.due()) == 2 and not arrivals.wait()
 
 
+@pytest.mark.parametrize(
+    ("arrivals", "limit"),
+    [
+        ("{kind: closed_loop, concurrency: 1}", None),
+        ("{kind: constant, rate: 200, max_concurrency: 1}", 1),
+    ],
+)
+def test_a_run_knows_when_requests_ended(run, tmp_path, arrivals, limit):
+    """Otherwise no second one would ever be sent."""
+    file = tmp_path / "paced.yaml"
+    file.write_text(SCENARIO.replace("{kind: constant, rate: 200}", arrivals))
+    _, *_, finished = run(of=make_plan([file], Options()).cases[0].case)
+    assert finished.record.status is Status.COMPLETED
+    assert finished.record.num_requests == 3 and finished.record.max_concurrency == limit
+
+
 # The real process
 
 
