@@ -129,7 +129,7 @@ LAYERS = (
                 "suite",
                 "embeds_file environment errors experiment metrics need plan progress protocol publish",
             ),
-            *under("suite", "amplification bill cost replay turns"),
+            *under("suite", "amplification bill cost replay slopes turns"),
             *under("suite", "logprob_check prefix_demand prompt_drawing record sampling scenario"),
             *under("suite", "scenario_source schema store summary token_case torch_file traffic"),
             *under("suite", "worker_process workload yaml_source"),
