@@ -23,7 +23,7 @@ from suite.scenario import Case, Scenario, expand, load_scenario, missing_requir
 from suite.schema import one_of
 from suite.store import safe_name
 from suite.token_case import MAX_REQUESTS
-from suite.turns import balanced_turns
+from suite.turns import shuffled_turns
 from suite.workload import build_workload
 from suite.yaml_source import is_folder, path_errors
 
@@ -169,7 +169,7 @@ class PlannedCase:
                 turns=of_run,
             )
             for arm in arms
-            for index, of_run in enumerate(balanced_turns(turns, draw))
+            for index, of_run in enumerate(shuffled_turns(turns, draw))
         ]
         draw.shuffle(runs)
         return runs

@@ -136,7 +136,7 @@ LAYERS = (
                 "suite",
                 "embeds_file environment errors experiment metrics need plan progress protocol publish",
             ),
-            *under("suite", "amplification arrival_kinds bill cost image_demand lengths replay seeding"),
+            *under("suite", "amplification arrival_kinds bill cost image_demand lengths replay seeding slopes"),
             *under("suite", "trace_demand turns weighted"),
             *under("suite", "logprob_check prefix_demand prompt_drawing record sampling scenario"),
             *under("suite", "scenario_source schema store summary token_case torch_file traffic"),
