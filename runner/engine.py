@@ -23,6 +23,7 @@ from runner.inputs.arms import ARMS, Arm
 from runner.inputs.supplied import check_finite
 from runner.measure import Instrument, Recorder, StepClock, StepRecord, Timeline, keep_busy, now_ns
 from runner.models import ModelSpec
+from runner.repeats import Turn
 from runner.scheduler import Scheduler
 from runner.spans import ADMISSION, IDLE, NO_STEP
 
@@ -41,7 +42,8 @@ class Engine:
     """One fresh runner on a device, under one arm.
 
     The device's caches and buffers are poisoned when it is made. `decision` says whether it schedules
-    asynchronously, and why. RunnerError when the arm does not fit the model. `repeats`: see Executor.
+    asynchronously, and why. RunnerError when the arm does not fit the model. `repeats` and
+    `turns`: see Executor.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class Engine:
         arm: Arm = ARMS["sync-ids"],
         instrument: Instrument | None = None,
         repeats: Mapping[str, int] | None = None,
+        turns: Sequence[Turn] = (),
     ) -> None:
         if not arm.fits(model.is_multimodal):
             raise RunnerError(f"arm {arm.name} is for {arm.models} models; {model.name} is not one")
@@ -69,7 +72,7 @@ class Engine:
         self._in_flight: list[InFlight] = []
         self._device_end_ns = 0
         self._instrument = instrument or Instrument()
-        self._executor = Executor(model, config, arm, device, is_async, self._instrument, repeats)
+        self._executor = Executor(model, config, arm, device, is_async, self._instrument, repeats, turns)
 
     def run(self, arrivals: Arrivals) -> None:
         """Serve until all is finished. DeviceError when the device failed; what was recorded stays."""

@@ -19,6 +19,7 @@ from runner.inputs.compile import StagedStep, StepCompiler
 from runner.inputs.routes import EmbedsRoute, IdsRoute, step_kind
 from runner.measure import Instrument, StepClock, StepRecord, now_ns
 from runner.models import ModelSpec
+from runner.repeats import Turn, repeats_in
 from runner.spans import Span, records_device, step_label
 
 
@@ -141,7 +142,8 @@ class InFlight:
 class Executor:
     """`is_async`: a step may be launched before the tokens and drafts of the last one are known.
 
-    `repeats`: how often the commands of a span are run, where that is not once (is_repeatable).
+    `repeats`: how often the commands of a span are run, where that is not once (is_repeatable); with `turns`,
+    as those say of each step.
     """
 
     def __init__(
@@ -153,10 +155,13 @@ class Executor:
         is_async: bool = True,
         instrument: Instrument | None = None,
         repeats: Mapping[str, int] | None = None,
+        turns: Sequence[Turn] = (),
     ) -> None:
         self._instrument = instrument or Instrument()
         self._repeats = repeats or {}
-        assert all(map(is_repeatable, self._repeats)), f"not to be repeated: {self._repeats}"
+        self._turns = turns
+        named = {*self._repeats, *(span for span, _ in turns if span)}
+        assert all(map(is_repeatable, named)), f"not to be repeated: {named}"
         device.sync_check = self._instrument.sync_check
         device.reset(self._instrument.level)
         self._speculates = config.num_speculative_tokens > 0
@@ -184,8 +189,9 @@ class Executor:
             self._wait_for_fence()
         with clock.phase("compile"):
             commands = self._compiler.compile(step, requests)
-            if self._repeats:
-                commands = repeated(commands, self._repeats)
+            repeats = repeats_in(plan.step_id, self._repeats, self._turns)
+            if repeats:
+                commands = repeated(commands, repeats)
         launched_ns = now_ns()
         with clock.phase("launch"):
             self._device.execute(plan.step_id, commands)

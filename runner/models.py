@@ -151,6 +151,42 @@ TINY_GEMMA3_VL = ModelSpec(
     },
 )
 
+# As wide as a real model and as little else as possible: copies and merges of a step's rows are a share of
+# it that can be seen on a CPU. Its vision tower is the tiny one.
+_LARGE_WIDTH = 2560
+LARGE_GEMMA3_VL = ModelSpec(
+    name="large-gemma3-vl",
+    family="gemma3",
+    hidden_size=_LARGE_WIDTH,
+    num_layers=2,
+    num_heads=2,
+    num_kv_heads=1,
+    head_dim=64,
+    vocab_size=4096,
+    max_position=4096,
+    eos_token_id=1,
+    sliding_window=32,
+    reserved_ids=frozenset({0, 1, 2, 4093, 4094, 4095}),
+    vision=_TINY_GEMMA3_VISION,
+    rope="1d",
+    weight_std=0.1,
+    weight_seed=20240604,
+    hf_config={
+        **TINY_GEMMA3_VL.hf_config,
+        "text_config": {
+            **_TINY_TEXT,
+            "hidden_size": _LARGE_WIDTH,
+            "intermediate_size": 512,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "sliding_window": 32,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "query_pre_attn_scalar": 64,
+        },
+    },
+)
+
 TINY_QWEN3 = ModelSpec(
     name="tiny-qwen3",
     family="qwen3",
@@ -233,7 +269,7 @@ TINY_QWEN25_VL = ModelSpec(
 )
 
 MODELS: Mapping[str, ModelSpec] = MappingProxyType(
-    {spec.name: spec for spec in (TINY_GEMMA3_VL, TINY_QWEN25_VL, TINY_QWEN3)}
+    {spec.name: spec for spec in (TINY_GEMMA3_VL, TINY_QWEN25_VL, TINY_QWEN3, LARGE_GEMMA3_VL)}
 )
 
 

@@ -194,6 +194,46 @@ def run(
 
 
 @app.command()
+def cost(
+    scenario: Annotated[
+        Path, typer.Argument(metavar="SCENARIO", help="A scenario file.", show_default=False)
+    ],
+    arm: Annotated[
+        str | None,
+        typer.Option(
+            "--arm", help="A preset, or four choices; refresh, or the scenario's first.", metavar="NAME"
+        ),
+    ] = None,
+    rounds: Rounds = None,
+    budget_s: Annotated[
+        float, typer.Option("--budget-s", help="Seconds for each case; then it stops.", metavar="S")
+    ] = 120.0,
+    only: Annotated[
+        str | None, typer.Option("--only", help="These spans: a,b; all where not given.", metavar="SPANS")
+    ] = None,
+    device: Device = "auto",
+    output_dir: OutputDir = "results",
+    overrides: Set = None,
+    seed: Seed = None,
+    is_json: Json = False,
+) -> None:
+    """Print the bill of a step: what each command costs in place, by repeating it in the same steps.
+
+    Exit codes as of run.
+    """
+    from suite import commands
+    from suite.cost import CostLimits
+
+    options = _options(device, arm, rounds, overrides, seed)
+    if not output_dir:
+        raise SuiteError("--output-dir '': it is empty; name a folder")
+    limits = CostLimits.of(budget_s, only)
+    code = commands.cost(scenario, options, limits, Path(output_dir), _screen(is_json))
+    _finish_output()
+    _leave(code)
+
+
+@app.command()
 def check(
     paths: Paths,
     device: Device = "auto",
@@ -370,7 +410,8 @@ def micro(
 ) -> None:
     """Measure what the machine can do at best, and the parts of a step by themselves.
 
-    Exit code 1 where not everything could be measured; what was is printed and kept.
+    Exit code 1 where not everything could be measured, 130 where it was interrupted; what was measured is
+    printed and kept.
     """
     from suite import commands
 

@@ -12,9 +12,11 @@ from runner.core import RunnerError
 from runner.device.base import DEVICE_KINDS
 from runner.models import MODELS, get_model
 from suite.arms import arm_lines, named_arm
+from suite.cost import CostLimits, CostSchedule, cost_document, cost_plan
 from suite.environment import DeviceFacts, capture
 from suite.errors import SuiteError
-from suite.experiment import EXIT_FINE, EXIT_WRONG, Experiment, Stop, exit_code
+from suite.experiment import EXIT_FINE, EXIT_INTERRUPTED, EXIT_WRONG, Experiment, Stop, exit_code
+from suite.kept_ceilings import of_cases, to_document
 from suite.metrics import DEFINITIONS
 from suite.plan import (
     Options,
@@ -91,6 +93,7 @@ def run(
         with make_progress(make_progress_console(sys.stderr), plan) as progress:
             experiment = Experiment(plan, folder.path, progress, stop, folder.append_run, keep_device)
             records = experiment.run()
+        folder.write_ceilings(to_document(of_cases(plan.cases, plan.device)))
         published = publish(folder.path, stop.is_requested)
     try:
         _show_results(published, screen)
@@ -98,6 +101,42 @@ def run(
         warning = f"standard output cannot be written: {error.strerror}; see {published.report}"
         make_progress_console(sys.stderr).print(warning)
     return exit_code(records, published.is_interrupted)
+
+
+def cost(
+    path: Path,
+    options: Options,
+    limits: CostLimits,
+    output_dir: Path,
+    screen: Screen,
+) -> int:
+    """Repeat the commands of an arm's steps, one span after the other, and print the bill of a step."""
+    plan = cost_plan(path, options)
+    folder = RunFolder.create(output_dir, f"{plan.label}-cost")
+    folder.write_config(plan.document())
+    environment = capture(sys.argv[1:])
+    folder.write_environment(environment.model_dump(mode="json"))
+
+    def keep_device(device: DeviceFacts) -> None:
+        known = environment.model_copy(update={"device": device})
+        folder.write_environment(known.model_dump(mode="json"))
+
+    stop, schedule = Stop(), CostSchedule(limits, folder.path)
+
+    def keep(record: RunRecord) -> None:
+        folder.append_run(record)
+        schedule.keep(record)
+
+    with stop.on_interrupt():
+        with make_progress(make_progress_console(sys.stderr), None) as progress:
+            experiment = Experiment(
+                plan, folder.path, progress, stop, keep, keep_device, schedule=schedule.runs
+            )
+            records = experiment.run()
+        found = cost_document(folder.path, schedule.notes, plan.skipped, stop.is_requested)
+        kept = folder.write_cost(found.document)
+    screen.show([*found.lines, f"kept: {kept}"], {"folder": str(folder.path), **found.document})
+    return exit_code(records, stop.is_requested)
 
 
 def check(paths: Sequence[Path], options: Options, screen: Screen) -> int:
@@ -218,6 +257,9 @@ def micro(
     screen.show(lines(findings), document(findings))
     if folder is not None:
         console.print(f"kept in {folder.write_micro(document(findings))}")
+    if findings.is_interrupted:
+        console.print("interrupted: what was measured before is above")
+        return EXIT_INTERRUPTED
     if findings.failure is not None:
         console.print(f"error: not everything was measured: {findings.failure}")
         return EXIT_WRONG

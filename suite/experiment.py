@@ -9,10 +9,10 @@ import os
 import signal
 import sys
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from pathlib import Path
 from types import FrameType
 from typing import Protocol
@@ -92,7 +92,11 @@ class Stop:
 
 
 class Experiment:
-    """One execution of a plan. `keep` gets every record as soon as there is one."""
+    """One execution of a plan. `keep` gets every record as soon as there is one.
+
+    `schedule` gives the runs of a case, those that were planned where it is not given; each is asked for once
+    the record of the one before is there.
+    """
 
     def __init__(
         self,
@@ -104,6 +108,7 @@ class Experiment:
         on_device: Callable[[DeviceFacts], None],
         is_timed: bool = True,
         worker_command: Sequence[str] = WORKER_COMMAND,
+        schedule: Callable[[PlannedCase], Iterable[PlannedRun]] = PlannedCase.runs,
     ) -> None:
         self.records: list[RunRecord] = []
         self._plan = plan
@@ -114,6 +119,7 @@ class Experiment:
         self._on_device = on_device
         self._is_timed = is_timed
         self._worker_command = worker_command
+        self._schedule = schedule
 
     def run(self) -> list[RunRecord]:
         """Every run of every case, or those up to the interruption. SuiteError where the disk refuses."""
@@ -126,16 +132,18 @@ class Experiment:
 
     def _run_case(self, planned: PlannedCase) -> None:
         """A worker for all runs; after a failure a fresh one for those that are left."""
-        pending = deque(planned.runs())
-        while pending and not self._stop.is_requested:
+        pending = iter(self._schedule(planned))
+        run = next(pending, None)
+        while run is not None and not self._stop.is_requested:
             with WorkerProcess(self._worker_command, lambda: self._stop.is_requested) as worker:
                 failure = self._open(worker, planned)
                 if failure is not None:
-                    self._fail_all(planned, pending, failure)
+                    self._fail_all(planned, chain([run], pending), failure)
                     return
-                while pending and not self._stop.is_requested:
-                    if not self._run_arm(worker, planned, pending.popleft()):
-                        break
+                can_go_on = True
+                while run is not None and can_go_on and not self._stop.is_requested:
+                    can_go_on = self._run_arm(worker, planned, run)
+                    run = next(pending, None)
 
     def _open(self, worker: WorkerProcess, planned: PlannedCase) -> Failure | None:
         """Open the case; what is wrong with it would be wrong in every worker."""
@@ -175,6 +183,7 @@ class Experiment:
             is_traced=run.is_traced,
             has_window=run.has_window,
             repeats=dict(run.repeats),
+            turns=run.turns,
         )
         begin = time.monotonic()
         try:
@@ -200,7 +209,7 @@ class Experiment:
                 deadline = Deadline(CHECK_TIMEOUT_S, "checking the tokens")
             self._observer.run_progressed(run, reply)
 
-    def _fail_all(self, planned: PlannedCase, pending: Sequence[PlannedRun], failure: Failure) -> None:
+    def _fail_all(self, planned: PlannedCase, pending: Iterable[PlannedRun], failure: Failure) -> None:
         for run in pending:
             self._add(planned, self._lost(planned, run, 0.0, WorkerGone(failure)))
 
@@ -237,6 +246,7 @@ class Experiment:
             instrument=run.instrument,
             sync_check=run.sync_check,
             repeats=run.repeats,
+            turns=run.turns,
         )
 
     def _add(self, planned: PlannedCase, record: RunRecord) -> None:

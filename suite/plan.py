@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,6 +12,7 @@ from typing import Literal
 
 from runner.core import usable_cores
 from runner.device.base import DEVICE_KINDS, cuda_is_usable
+from runner.repeats import NO_REPEATS, Turn
 from runner.spans import Level
 from runner.sync_check import SyncCheck
 from suite.arms import named_arm, twice, why_not
@@ -19,6 +21,7 @@ from suite.scenario import Case, Scenario, expand, load_scenario, missing_requir
 from suite.schema import one_of
 from suite.store import safe_name
 from suite.token_case import MAX_REQUESTS
+from suite.turns import balanced_turns
 from suite.workload import build_workload
 from suite.yaml_source import is_folder, path_errors
 
@@ -29,6 +32,8 @@ SHUFFLE = re.compile(r"shuffle:[0-9]+")
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 PATTERN = "*.yaml"
 MAX_ROUNDS = 10_000
+MIN_AMPLIFIED_ROUNDS = 5
+"""Fewer decide nothing (suite/amplification.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +70,7 @@ class PlannedRun:
     is_traced: bool = False
     has_window: bool = False
     repeats: Mapping[str, int] = field(default_factory=dict)
+    turns: tuple[Turn, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +78,7 @@ class PlannedCase:
     """A case whose workload was built once and found runnable.
 
     With `num_rotations` it is a token check: every arm runs once in each rotation of the token case.
+    `amplify`: span -> how often its commands are run, in rounds of their own after all others.
     """
 
     case: Case
@@ -86,6 +93,7 @@ class PlannedCase:
     sync_check: SyncCheck = "off"
     is_traced: bool = False
     has_window: bool = False
+    amplify: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     @property
     def seed(self) -> int:
@@ -103,7 +111,7 @@ class PlannedCase:
     def runs(self) -> list[PlannedRun]:
         """Warm-up rounds, those that count, one with instruments, one that looks for silent waits.
 
-        Each runs every arm, in a seeded order.
+        Each runs every arm, in a seeded order. Then those with repeats.
 
         Of a token check: the rotations of one arm after the other.
         """
@@ -113,7 +121,52 @@ class PlannedCase:
         rounds = [self._round("r", number) for number in range(self.rounds)]
         instrumented = [] if self.instrument == "off" else [self._round("i", 0)]
         checked = [] if self.sync_check == "off" else [self._round("s", 0)]
-        return [run for one_round in (*warmups, *rounds, *instrumented, *checked) for run in one_round]
+        plain = [run for one_round in (*warmups, *rounds, *instrumented, *checked) for run in one_round]
+        return [*plain, *self._amplified()] if self.amplify else plain
+
+    def _amplified(self) -> list[PlannedRun]:
+        """Of each arm a run to be replayed and one with instruments; then rounds, each of them shuffled."""
+        first = [run for arm in self.arms for run in self.first_amplified(arm, tuple(self.amplify))]
+        rounds = [
+            self.amplified_round(number, self.arms, self.amplify)
+            for number in range(max(self.rounds, MIN_AMPLIFIED_ROUNDS))
+        ]
+        return [*first, *(run for one_round in rounds for run in one_round)]
+
+    def first_amplified(self, arm: str, spans: Sequence[str]) -> list[PlannedRun]:
+        """The run that those with repeats replay, and its replay with device spans; all is run once yet."""
+        once = dict.fromkeys(spans, 1)
+        name = f"{self._stem}-{safe_name(arm)}"
+        return [
+            PlannedRun(f"{name}-aw0", arm, 0, is_warmup=True, repeats=once),
+            PlannedRun(f"{name}-ai0", arm, 0, is_warmup=False, instrument="events", repeats=once),
+        ]
+
+    def amplified_round(
+        self, number: int, arms: Sequence[str], amplify: Mapping[str, Sequence[int]]
+    ) -> list[PlannedRun]:
+        """Of each arm as many runs as there are turns: in each step every turn comes up (suite/turns.py).
+
+        The runs of all arms are shuffled.
+        """
+        more = [(span, k) for span, ks in amplify.items() for k in ks if k > 1]
+        turns = [*[NO_REPEATS] * round(math.sqrt(len(more))), *more]  # all are compared with those
+        repeats = {span: max(ks) for span, ks in amplify.items()}
+        draw = random.Random(f"{self.seed}:{self.case.case_id}:a{number}")
+        runs = [
+            PlannedRun(
+                f"{self._stem}-{safe_name(arm)}-a{number}-{index}",
+                arm,
+                number,
+                is_warmup=False,
+                repeats=repeats,
+                turns=of_run,
+            )
+            for arm in arms
+            for index, of_run in enumerate(balanced_turns(turns, draw))
+        ]
+        draw.shuffle(runs)
+        return runs
 
     def _round(self, letter: Literal["w", "r", "i", "s"], number: int) -> list[PlannedRun]:
         instrument: Level = self.instrument if letter == "i" else "off"
@@ -223,6 +276,7 @@ def for_check(plan: Plan) -> Plan:
             num_rotations=min(MAX_REQUESTS, case.num_requests),
             instrument="off",
             sync_check="off",
+            amplify={},
         )
         for case in plan.cases
     )
@@ -338,6 +392,7 @@ def _plan_case(case: Case, options: Options) -> PlannedCase:
         sync_check=options.sync_check,
         is_traced=options.is_traced,
         has_window=options.has_window,
+        amplify=case.scenario.amplify,
     )
 
 

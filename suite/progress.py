@@ -20,6 +20,7 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
 
+from suite.bill import text_lines
 from suite.metrics import CACHING_OFF, SPECULATION_OFF
 from suite.plan import Plan, PlannedCase, PlannedRun
 from suite.protocol import Progress
@@ -93,9 +94,9 @@ def make_progress_console(stream: TextIO) -> Console:
 
 
 class LineProgress:
-    """A line for each finished run."""
+    """A line for each finished run. `num_runs` is None where it is not known yet."""
 
-    def __init__(self, console: Console, num_runs: int) -> None:
+    def __init__(self, console: Console, num_runs: int | None) -> None:
         self._console = console
         self._num_runs = num_runs
         self._num_finished = 0
@@ -127,15 +128,16 @@ class LineProgress:
 
     def run_finished(self, planned: PlannedCase, record: RunRecord) -> None:
         self._num_finished += 1
+        of = "" if self._num_runs is None else f"/{self._num_runs}"
         self._console.print(
-            f"  [{self._num_finished}/{self._num_runs}] {_run_name(record.arm, record)}: {outcome(record)}"
+            f"  [{self._num_finished}{of}] {_run_name(record.arm, record)}: {outcome(record)}"
         )
 
 
 class LiveProgress:
     """One bar over all runs with the state of the run in flight; failures stay above it."""
 
-    def __init__(self, console: Console, num_runs: int) -> None:
+    def __init__(self, console: Console, num_runs: int | None) -> None:
         self._bar = Bar(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=20),
@@ -188,11 +190,11 @@ class LiveProgress:
 Shown = LineProgress | LiveProgress
 
 
-def make_progress(console: Console, plan: Plan) -> AbstractContextManager[Shown]:
-    """Live where the stream is a terminal that can, lines elsewhere."""
+def make_progress(console: Console, plan: Plan | None) -> AbstractContextManager[Shown]:
+    """Live where the stream is a terminal that can, lines elsewhere. None: how many runs is not known yet."""
     is_live = console.is_terminal and not console.is_dumb_terminal
     kind = LiveProgress if is_live else LineProgress
-    return kind(console, plan.num_runs)
+    return kind(console, plan.num_runs if plan is not None else None)
 
 
 def _run_name(arm: str, run: PlannedRun | RunRecord) -> str:
@@ -200,8 +202,21 @@ def _run_name(arm: str, run: PlannedRun | RunRecord) -> str:
         return f"{arm}, order {run.rotation + 1}"
     if run.sync_check != "off":
         return f"{arm}, check for silent waits"
+    if run.repeats:
+        return f"{arm}, {_repeats_text(run)}"
     kind = "warm-up round" if run.is_warmup else "round" if run.instrument == "off" else "instrumented round"
     return f"{arm}, {kind} {run.round + 1}"
+
+
+def _repeats_text(run: PlannedRun | RunRecord) -> str:
+    """ "upload.is_token_ids repeated, round 2" """
+    if run.is_warmup:
+        return "the steps to be repeated"
+    if run.instrument != "off":
+        return "the same steps with device spans"
+    spans = list(run.repeats)
+    named = spans[0] if len(spans) == 1 else f"{len(spans)} spans in turn"
+    return f"{named} repeated, round {run.round + 1}"
 
 
 def outcome(record: RunRecord) -> str:
@@ -252,6 +267,9 @@ def print_results(console: Console, published: Published) -> None:
     """The table of arms, what was skipped and doubted, and where the report is."""
     if published.arms:
         _print_arms(console, published.arms)
+    for bill in published.bills:
+        for line in ["", *text_lines(bill), ""]:
+            console.print(line)
     for name, reason in published.skipped:
         console.print(f"skipped {name}: {reason}")
     for text in published.warnings:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from suite.arms import named_arm
+from suite.bill import ArmBill, arm_bills, documents
 from suite.checks import Finding, check_runs
+from suite.instrumented_runs import costs_by_arm
 from suite.record import RunRecord
-from suite.step_costs import costs_by_arm
 from suite.store import RunFolder, load_run
 from suite.summary import ArmSummary, summarise, to_csv, to_document
 
@@ -25,10 +26,13 @@ class Published:
     skipped: tuple[tuple[str, str], ...]
     warnings: tuple[str, ...]
     is_interrupted: bool
+    bills: tuple[ArmBill, ...] = ()
 
     def document(self) -> dict[str, object]:
         """What --json prints: summary.json and where everything lies."""
         summary = to_document(self.arms, self.findings, self.skipped, self.is_interrupted)
+        if self.bills:
+            summary["amplified"] = documents(self.bills)
         return {"folder": str(self.path), "report": str(self.report), **summary}
 
 
@@ -49,6 +53,9 @@ def publish(path: Path, is_interrupted: bool | None = None) -> Published:
     folder = RunFolder(path)
     costs = costs_by_arm(loaded.runs, loaded)
     summary = to_document(arms, findings, loaded.skipped, is_interrupted, costs)
+    bills = arm_bills(loaded.runs, loaded.step_records, loaded.spans)
+    if bills:
+        summary["amplified"] = documents(bills)
     folder.write_summary(summary, to_csv(arms))
     report = folder.write_report(render(from_loaded(load_run(path), costs)))
     return Published(
@@ -63,6 +70,7 @@ def publish(path: Path, is_interrupted: bool | None = None) -> Published:
             *run_warnings(loaded.runs),
         ),
         is_interrupted=is_interrupted,
+        bills=bills,
     )
 
 

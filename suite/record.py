@@ -13,6 +13,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from runner.repeats import Turn
 from runner.spans import Level
 from runner.sync_check import SyncCheck
 
@@ -110,8 +111,14 @@ class RunRecord(_Frozen):
     predicts_wrong: bool | None = None  # of a control: whether its flags predict wrong tokens; None: unknown
     instrument: Level = "off"  # what recorded its spans; above off its times enter no verdict
     sync_check: SyncCheck = "off"  # whether silent waits were looked for, which takes time as well
-    repeats: Mapping[str, int] = {}  # of an amplified run: span -> how often its commands were run
+    repeats: Mapping[str, int] = {}  # of an amplified run: span -> how often its commands were run, at most
+    turns: tuple[Turn, ...] = ()  # and in which step (runner/repeats.py); none: in every step
     clock_uncertainty_ns: int | None = None  # of device times on the host's clock; None: no spans of it
+
+    @property
+    def is_instrumented(self) -> bool:
+        """Whether its spans are those of the plain run: instruments, and nothing amplified."""
+        return self.instrument != "off" and not self.repeats
 
     @property
     def is_measured(self) -> bool:

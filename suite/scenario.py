@@ -26,6 +26,7 @@ from suite.case_label import case_label
 from suite.demand import plan_demand
 from suite.errors import KeyedError, SuiteError
 from suite.need import Demand, image_positions
+from suite.repeatable import MAX_REPEATS, repeatable_spans
 from suite.sampling import check_token_ids
 from suite.scenario_source import (
     combinations,
@@ -46,10 +47,12 @@ from suite.schema import (
     value_error,
 )
 from suite.traffic import Constant, TraceReplay, Traffic
-from suite.yaml_source import Source, read_source
+from suite.yaml_source import Source, read_source, show
 
 _DEFAULTS = RunnerConfig()
 _FLOAT_BYTES = 4
+
+Repeats = Annotated[int, Field(ge=1, le=MAX_REPEATS)]
 
 
 class Requires(StrictModel):
@@ -85,6 +88,8 @@ class ScenarioKeys(StrictModel):
 
     A sweep maps dotted keys to lists of values; every combination is a case. Each case runs every arm once
     a round, after `warmup_rounds` that are kept out of the statistics; a run ends after `timeout_s`.
+    `amplify` names spans whose commands are then repeated, that many times, in rounds of their own: the slope
+    of the step's time is what one of them costs.
     """
 
     name: Annotated[str, Field(min_length=1, max_length=100, examples=["my-scenario"])]
@@ -102,6 +107,10 @@ class ScenarioKeys(StrictModel):
     warmup_rounds: Annotated[int, Field(ge=0, le=10_000)] = 1
     seed: Seed = 0
     timeout_s: PositiveNumber = 300.0
+    amplify: Annotated[
+        Mapping[str, Annotated[tuple[Repeats, ...], AsTuple]],
+        Field(examples=["{upload.is_token_ids: [1, 33, 257]}"]),
+    ] = Field(default_factory=dict)
 
     @field_validator("name")
     @classmethod
@@ -127,6 +136,22 @@ class ScenarioKeys(StrictModel):
                 raise broken_rule(str(error)) from None
         if (reason := twice(value)) is not None:
             raise broken_rule(reason)
+        return value
+
+    @field_validator("amplify")
+    @classmethod
+    def _can_be_amplified(cls, value: Mapping[str, tuple[int, ...]]) -> Mapping[str, tuple[int, ...]]:
+        for span, ks in value.items():
+            if span not in repeatable_spans():
+                raise broken_rule(
+                    f"{show(span)} is no span whose commands may be repeated; "
+                    f"{one_of(span, repeatable_spans())}"
+                )
+            if 1 not in ks or len(set(ks)) != len(ks) or len(ks) < 2:
+                raise broken_rule(
+                    f"{span} has {list(ks)}; they must be at least two different numbers, 1 among them, "
+                    "such as [1, 33, 257]"
+                )
         return value
 
 

@@ -40,6 +40,8 @@ SUMMARY_TABLE = "summary.csv"
 REPORT = "report.html"
 TRACE = "trace.json"
 MICRO = "micro.json"
+CEILINGS = "ceilings.json"
+COST = "cost.json"
 STEPS = "steps"
 REQUESTS = "requests"
 SPANS = "spans"
@@ -173,6 +175,15 @@ class RunFolder:
         """Micro-benchmarks and ceilings."""
         path = self.path / MICRO
         _replace(path, to_json(findings, indent=2) + b"\n")
+        return path
+
+    def write_ceilings(self, ceilings: Mapping[str, object]) -> None:
+        """What the machine can do at best, by case_id."""
+        _replace(self.path / CEILINGS, to_json(ceilings, indent=2) + b"\n")
+
+    def write_cost(self, document: Mapping[str, object]) -> Path:
+        path = self.path / COST
+        _replace(path, to_json(document, indent=2) + b"\n")
         return path
 
     def write_report(self, page: str) -> Path:
@@ -370,6 +381,11 @@ class LoadedRun:
     def requests(self, run_id: str) -> pd.DataFrame:
         """A row a request, by column of RequestRecord and its latencies; no rows where none."""
         return _read_table(self.path / REQUESTS / f"{run_id}.parquet", _request_schema())
+
+    def ceilings(self) -> Mapping[str, Any]:
+        """The document of write_ceilings; empty where there is none that can be read."""
+        found = _read_json(self.path / CEILINGS, []) if (self.path / CEILINGS).is_file() else None
+        return found or {}
 
     def spans(self, run_id: str) -> list[Span]:
         """The spans of a run, in no order; none where no instrument recorded any."""

@@ -120,8 +120,8 @@ def _summarise_arm(runs: Sequence[RunRecord], findings: Sequence[Finding]) -> Ar
         num_rounds=len(measured),
         num_failed=sum(run.status is Status.FAILED for run in runs),
         num_interrupted=sum(run.status is Status.INTERRUPTED for run in runs),
-        num_warmup=sum(run.is_warmup for run in runs),
-        instrument=_instrument([run for run in runs if run.instrument != "off"], measured),
+        num_warmup=sum(run.is_warmup and not run.repeats for run in runs),
+        instrument=_instrument([run for run in runs if run.is_instrumented], measured),
         tokens=add_tokens(run.tokens for run in runs),
         metrics={
             name: _over_rounds([run.metrics[name] for run in measured if name in run.metrics])

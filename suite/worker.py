@@ -49,6 +49,7 @@ from suite.protocol import (
     unpack_case,
 )
 from suite.record import Failure, LogprobVerdict, RequestRecord, RunRecord, Status, TokenVerdict
+from suite.replay import RecordedArrivals, RecordedSteps, ReplayedArrivals, first_difference
 from suite.steady import SteadyWindow
 from suite.store import RunFolder
 from suite.supplied import embedding_lookup
@@ -125,6 +126,8 @@ def serve(opening: OpenCase, next_command: Callable[[], OpenCase | RunArm | Clos
     except Exception as error:
         send(Refused(failure=_failure(error)))
         return
+    gc.collect()
+    gc.freeze()  # what is loaded now stays: a collection before each run need not look at it
     try:
         send(Opened(device=DeviceFacts(**asdict(device.info))))
         case_runner = CaseRunner(case, workload, opening, device, oracle, send)
@@ -217,6 +220,7 @@ class CaseRunner:
         self._oracle = oracle
         self._send = send
         self._supplied: tuple[WorkloadRequest, ...] | None = None
+        self._recorded: dict[str, tuple[RecordedSteps, Mapping[str, Check]]] = {}
 
     def run(self, command: RunArm) -> Finished:
         """One run, its record made and its tables stored. SuiteError where the disk refuses."""
@@ -229,10 +233,17 @@ class CaseRunner:
         self._send(Progress(phase="check"))
         requests = self._requests(outcome, given)
         failure = outcome.failure or _nothing_completed(requests)
+        checks: Mapping[str, Check] = {}
+        logprobs = None
         try:
-            checks, logprobs = self._check(requests, given), self._check_logprobs(outcome, requests, given)
+            if command.arm in self._recorded and command.repeats:
+                checks = self._check_replay(command, outcome, requests)
+            else:
+                checks = self._check(requests, given)
+                logprobs = self._check_logprobs(outcome, requests, given)
+                self._keep_steps(command, outcome, requests, checks)
         except Exception as error:
-            checks, logprobs, failure = {}, None, failure or _failure(error)
+            failure = failure or _failure(error)
         requests = [_with_check(request, checks.get(request.request_id)) for request in requests]
         self._store(command.run_id, outcome, requests)
         record = self._record(command, outcome, requests, checks, failure)
@@ -298,7 +309,7 @@ class CaseRunner:
         failure, decision = None, None
         gc.collect()
         started_utc = utc_text(datetime.now(UTC))
-        arrivals = ScheduledArrivals(given, self._opening.is_timed)
+        arrivals = self._arrivals(given, command)
         try:
             engine = Engine(
                 self._case.model_spec,
@@ -307,6 +318,7 @@ class CaseRunner:
                 arm,
                 instrument,
                 command.repeats,
+                command.turns,
             )
             recorder, states, decision = engine.recorder, engine.requests, engine.decision
             reporter = _Reporter(recorder, len(given), self._send)
@@ -332,6 +344,44 @@ class CaseRunner:
     def _waits(self, failure: Failure | None) -> tuple[str, ...]:
         """Of the run just made; nothing can be asked of a device that failed."""
         return () if failure else tuple(found.text for found in self._device.sync_findings())
+
+    def _arrivals(self, given: Sequence[WorkloadRequest], command: RunArm) -> ScheduledArrivals:
+        """By their schedule; of a run with repeats, as in the first such run of its arm."""
+        if not command.repeats:
+            return ScheduledArrivals(given, self._opening.is_timed)
+        if command.arm in self._recorded:
+            return ReplayedArrivals(given, self._recorded[command.arm][0].handed_at)
+        return RecordedArrivals(given, self._opening.is_timed)
+
+    def _keep_steps(
+        self,
+        command: RunArm,
+        outcome: _Outcome,
+        requests: Sequence[RequestRecord],
+        checks: Mapping[str, Check],
+    ) -> None:
+        """A first run with repeats that came to its end is what later ones replay."""
+        if outcome.failure is None and isinstance(outcome.arrivals, RecordedArrivals):
+            steps = RecordedSteps(
+                command.run_id,
+                tuple(outcome.arrivals.handed_at),
+                tuple(outcome.steps),
+                _output_ids(requests),
+                command.repeats,
+                command.turns,
+            )
+            self._recorded[command.arm] = (steps, checks)
+
+    def _check_replay(
+        self, command: RunArm, outcome: _Outcome, requests: Sequence[RequestRecord]
+    ) -> Mapping[str, Check]:
+        """The oracle's word on the first run, whose tokens these are; SuiteError for other steps."""
+        first, checks = self._recorded[command.arm]
+        output_ids = _output_ids(requests)
+        difference = first_difference(first, outcome.steps, output_ids, command.repeats, command.turns)
+        if outcome.failure is None and difference is not None:
+            raise SuiteError(f"the run cannot be held against the others of its arm: {difference}")
+        return checks if difference is None else {}
 
     def _requests(self, outcome: _Outcome, given: Sequence[WorkloadRequest]) -> list[RequestRecord]:
         return [
@@ -412,6 +462,7 @@ class CaseRunner:
             instrument=command.instrument,
             sync_check=command.sync_check,
             repeats=command.repeats,
+            turns=command.turns,
             clock_uncertainty_ns=(
                 self._device.clock_uncertainty_ns if records_device(command.instrument) else None
             ),
@@ -492,6 +543,10 @@ def _ending(state: RequestState | None) -> tuple[FinishReason, str | None]:
     if state.finish_reason is None:
         return FinishReason.ABORTED, "the run ended before this request did"
     return state.finish_reason, state.error
+
+
+def _output_ids(requests: Sequence[RequestRecord]) -> dict[str, tuple[int, ...]]:
+    return {request.request_id: request.output_ids for request in requests}
 
 
 def _with_check(request: RequestRecord, check: Check | None) -> RequestRecord:

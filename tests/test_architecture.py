@@ -58,12 +58,12 @@ def module_of(file: str) -> str:
 PLANNING_FILES = under(
     "runner",
     "core models config block_hashes blocks prefix_cache encoder_slots resident_rows admission scheduler "
-    "commands measure slot_state spans sync_check",
+    "commands measure repeats slot_state spans sync_check",
 )
 PLANNING = (*modules(PLANNING_FILES), "runner.ranges")
 # What the suite may know of a runner: its nouns and settings, never how it plans or computes.
 FACTS = (
-    *("runner.core", "runner.models", "runner.config", "runner.measure", "runner.spans"),
+    *("runner.core", "runner.models", "runner.config", "runner.measure", "runner.repeats", "runner.spans"),
     "runner.sync_check",
     "runner.inputs.arms",
 )
@@ -136,14 +136,15 @@ LAYERS = (
                 "suite",
                 "embeds_file environment errors experiment metrics need plan progress protocol publish",
             ),
+            *under("suite", "amplification bill cost replay turns"),
             *under("suite", "logprob_check prefix_demand prompt_drawing record sampling scenario"),
             *under("suite", "scenario_source schema store summary token_case torch_file traffic"),
-            *under("suite", "step_costs worker_process workload yaml_source"),
+            *under("suite", "instrumented_runs kept_ceilings step_costs worker_process workload yaml_source"),
             *under("suite/traces", "azure_lmm azure_lmm_rebased base reading sample"),
         ),
         libraries=(
             *("numpy", "pandas", "pyarrow", "pydantic", "pydantic_core"),
-            *("psutil", "rich", "ruamel", "safetensors", "typer"),
+            *("psutil", "rich", "ruamel", "safetensors", "scipy", "typer"),
         ),
         own=(*FACTS, "runner.device.base", "suite"),
         not_own=("suite.oracle", "suite.worker"),
@@ -217,6 +218,12 @@ LAYERS = (
         never=("runner.engine", "runner.executor", "runner.scheduler", "suite.oracle", "suite.worker"),
     ),
     Layer(
+        "spans that may be repeated",
+        ("suite/repeatable.py",),
+        own=("runner.commands", "runner.config", "runner.models", "runner.spans"),
+        never=(*HEAVY, *MACHINERY),
+    ),
+    Layer(
         "supplied rows",
         ("suite/supplied.py",),
         libraries=("numpy", "torch"),
@@ -249,7 +256,7 @@ LAYERS = (
         own=(
             *("runner.core", "runner.measure", "runner.spans", "suite.record", "suite.metrics"),
             *("suite.checks", "suite.control", "suite.summary", "suite.report"),
-            *("suite.cost_tables", "suite.step_costs"),
+            *("suite.ceilings", "suite.cost_tables", "suite.step_costs"),
         ),
         never=(*HEAVY, *MACHINERY, "runner.device", "suite.store", "suite.worker", "suite.oracle"),
         banned=("os", "pathlib", "io", "time", "datetime", "shutil", "tempfile", "glob", "subprocess"),

@@ -13,7 +13,7 @@ import os
 import pickle
 import select
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import DupFd
 from types import MappingProxyType
@@ -40,7 +40,11 @@ _END_TIMEOUT_S: Mapping[str, float] = MappingProxyType({"forkserver": 2.0, "spaw
 
 
 class ProcessDevice(Device):
-    def __init__(self, model: ModelSpec, config: RunnerConfig) -> None:
+    """`entry` is what the child runs: of this module, unless a test stands something else in its place."""
+
+    def __init__(
+        self, model: ModelSpec, config: RunnerConfig, entry: Callable[..., None] | None = None
+    ) -> None:
         buffers = dict(buffer_table(config, model))
         layout = channel_layout(config, buffers)
         self._arena = SharedArena(layout)
@@ -54,7 +58,7 @@ class ProcessDevice(Device):
         self._failure: DeviceError | None = None
         self._is_closed = False
         self.num_blocked_waits = 0
-        self._start(model, config, layout)
+        self._start(entry or _serve, (model, config, layout))
         try:
             self.info = self._expect("ready", _START_TIMEOUT_S)[0]
         except BaseException:
@@ -118,7 +122,7 @@ class ProcessDevice(Device):
 
     # ---- the channel
 
-    def _start(self, model: ModelSpec, config: RunnerConfig, layout: Layout) -> None:
+    def _start(self, entry: Callable[..., None], given: tuple[ModelSpec, RunnerConfig, Layout]) -> None:
         context: Any = multiprocessing.get_context(start_method())
         # Imports torch once, before any fork: a further device then starts in a fraction of a second.
         context.set_forkserver_preload([_CHILD])
@@ -126,8 +130,8 @@ class ProcessDevice(Device):
         self._wake, child_wake = context.Pipe(duplex=False)
         os.set_blocking(self._wake.fileno(), False)
         self._process = context.Process(
-            target=_serve,
-            args=(model, config, layout, DupFd(self._arena.fd), child_connection, child_wake),
+            target=entry,
+            args=(*given, DupFd(self._arena.fd), child_connection, child_wake),
             name="stepcost-device",
             daemon=True,
         )

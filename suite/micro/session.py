@@ -46,6 +46,7 @@ class Findings:
     rows: list[Row] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     failure: str | None = None
+    is_interrupted: bool = False
 
     def take(self, message: Message) -> None:
         if message.row is not None:
@@ -64,7 +65,7 @@ def measure(
     command: Sequence[str] = COMMAND,
     idle_limit_s: float = _IDLE_LIMIT_S,
 ) -> Findings:
-    """Have it measured; `tell` hears of progress. What came before a failure is kept."""
+    """Have it measured; `tell` hears of progress. What came before a failure, or Ctrl-C, is kept."""
     findings, is_done = Findings(order), False
     with tempfile.TemporaryFile() as errors, _child(command, errors.fileno(), order) as process:
         try:
@@ -77,9 +78,12 @@ def measure(
         except (TimeoutError, ValidationError) as error:
             findings.failure = str(error)
             process.kill()  # it is not waited for
+        except KeyboardInterrupt:
+            findings.failure, findings.is_interrupted = "interrupted", True
+            process.kill()
         if not is_done and findings.failure is None:
             findings.failure = f"the measuring process ended early ({_ending(process)})"
-        if findings.failure is not None:
+        if findings.failure is not None and not findings.is_interrupted:
             findings.failure += _tail(errors.fileno())
     return findings
 
@@ -95,7 +99,7 @@ def measured_ceilings(device: str, model_name: str, num_threads: int = 1, is_fre
     order = Order(
         device=device, model=model_name, num_threads=num_threads, chosen=(CEILINGS,), is_fresh=is_fresh
     )
-    findings = measure(order)
+    findings = _measured_whole(order)
     if findings.ceilings is None:
         raise SuiteError(f"the ceilings of {device} could not be measured: {findings.failure}")
     return findings.ceilings
@@ -104,11 +108,18 @@ def measured_ceilings(device: str, model_name: str, num_threads: int = 1, is_fre
 def measured_span_costs() -> dict[Level, SpanCost]:
     """What a span costs here and now at every level but `off`. SuiteError where that cannot be measured."""
     order = Order(device="process", model=_ANY_MODEL, num_threads=1, chosen=("instrument",))
-    findings = measure(order)
+    findings = _measured_whole(order)
     if findings.failure is not None:
         raise SuiteError(f"the cost of spans could not be measured: {findings.failure}")
     by_name = {(row.name, row.size): row for row in findings.rows}
     return {level: _span_cost(level, by_name) for level in LEVELS[1:]}
+
+
+def _measured_whole(order: Order) -> Findings:
+    findings = measure(order)
+    if findings.is_interrupted:
+        raise KeyboardInterrupt
+    return findings
 
 
 def _span_cost(level: Level, rows: Mapping[tuple[str, str], Row]) -> SpanCost:

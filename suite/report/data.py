@@ -99,7 +99,7 @@ class Series:
 
     @property
     def num_instrumented(self) -> int:
-        return sum(record.instrument != "off" for record in self.records)
+        return sum(record.is_instrumented for record in self.records)
 
     def metrics(self, name: str) -> list[Metric]:
         """This metric of every measured round that recorded it, defined or not."""

@@ -161,7 +161,7 @@ def _detail(one: Series, max_points: int) -> Detail:
         one.label,
         charts,
         (
-            *(span_tables.spans(one), span_tables.idle(one)),
+            *(span_tables.spans(one), span_tables.idle(one), span_tables.ceiling_shares(one)),
             *(tables.step_times(one), tables.routes(one), tables.uploads(one)),
         ),
     )

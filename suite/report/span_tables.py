@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from suite.ceilings import CeilingShare
 from suite.cost_tables import CostTables, KindRow, SpanRow
 from suite.report.data import ReportData, Series
 from suite.report.tables import Cell, Line, Table, figure, names, text
@@ -48,6 +49,37 @@ def idle(one: Series) -> Table:
     )
     return Table(
         _IDLE, columns, tuple(_kind_row(row) for row in tables.kinds), reason=undefined("no step"), note=note
+    )
+
+
+def ceiling_shares(one: Series) -> Table:
+    """What forward, uploads and device passes reach of what the machine can do at best."""
+    caption = "Share of the machine's ceiling"
+    columns = ("Steps", "Span", "Reached", "Ceiling", "Share")
+    if one.costs is None or one.costs.no_shares is not None:
+        return Table(caption, columns, (), reason=undefined((one.costs and one.costs.no_shares) or _NO_RUN))
+    rows = tuple(_share_row(share) for share in one.costs.shares if share.value is not None)
+    bases = "; ".join(
+        dict.fromkeys(f"{share.basis}" for share in one.costs.shares if share.value is not None)
+    )
+    return Table(
+        caption,
+        columns,
+        rows,
+        reason=undefined("no span has a time"),
+        note=f"Sums over the steps of a group: what was done, over the time it took. {bases}.",
+    )
+
+
+def _share_row(share: CeilingShare) -> tuple[Cell, ...]:
+    assert share.value is not None and share.ceiling is not None and share.share is not None
+    steps = "decode" if share.group == "decode" else "with prefill"
+    return (
+        text(steps),
+        Cell((Line(share.span, note=plural(share.n, "step")),)),
+        figure(share.value, share.unit),
+        figure(share.ceiling, share.unit),
+        figure(100 * share.share, "%"),
     )
 
 
@@ -143,7 +175,7 @@ def _share_line(share: float | None, where: str) -> Line:
 
 
 def _instrument_row(one: Series) -> tuple[Cell, ...]:
-    runs = [record for record in one.records if record.instrument != "off"]
+    runs = [record for record in one.records if record.is_instrumented]
     costs = one.costs
     per_step = (
         figure(costs.num_spans / costs.num_steps)
@@ -157,7 +189,7 @@ def _ratio(one: Series) -> Cell:
     on = [
         record.metrics["output_throughput"].value
         for record in one.records
-        if record.instrument != "off" and "output_throughput" in record.metrics
+        if record.is_instrumented and "output_throughput" in record.metrics
     ]
     off = one.values("output_throughput")
     return _ratio_cell([value for value in on if value], off)

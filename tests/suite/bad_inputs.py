@@ -602,6 +602,25 @@ def _together(name: str, overrides: tuple[str, ...], *expect: str) -> BadInput:
 _SAMPLING = "traffic.sampling"
 _FEATURES = (
     _set(
+        "amplify of a misspelt span",
+        "amplify={upload.is_tokn_ids: [1, 33]}",
+        "amplify is",
+        "did you mean upload.is_token_ids?",
+    ),
+    _set(
+        "amplify of what must run once",
+        "amplify={forward: [1, 33]}",
+        "'forward' is no span",
+        "one of: upload.",
+    ),
+    _set("amplify without once", "amplify={merge: [2, 33]}", "merge has [2, 33]", "1 among them"),
+    _set("amplify twice as often", "amplify={merge: [1, 9, 9]}", "merge has [1, 9, 9]", "different"),
+    _set("amplify by once alone", "amplify={merge: [1]}", "merge has [1]", "at least two"),
+    _set("amplify without end", "amplify={merge: [1, 5000]}", "amplify.merge[1] is 5000", "at most 4,096"),
+    _set("amplify by half", "amplify={merge: [1, 1.5]}", "amplify.merge[1] is 1.5", "a whole number"),
+    _set("amplify by one number", "amplify={merge: 33}", "amplify.merge is 33", "write [value, ...]"),
+    _set("amplify as a list", "amplify=[merge]", "amplify is", "must be a mapping"),
+    _set(
         "typo in sampling",
         f"{_SAMPLING}.temprature=1",
         "unknown key",

@@ -95,6 +95,21 @@ def test_bad_input_ends_a_command_with_code_two_and_nothing_done(bad: BadInput, 
         (["report", "empty"], "is not the folder of a run"),
         (["report", "missing"], "is not the folder of a run"),
         (["list", "model"], "'model' is not one of"),
+        (["cost", "missing.yaml"], "no such file"),
+        (["cost", "empty"], "this is a directory; name a scenario file in it"),
+        (["cost", "scenario.yaml", "--arm", "snyc-ids"], "did you mean sync-ids"),
+        (["cost", "scenario.yaml", "--rounds", "0"], "--rounds 0: it must be a whole number from 1"),
+        (
+            ["cost", "scenario.yaml", "--budget-s", "0"],
+            "--budget-s 0: it must be a number of seconds above 0",
+        ),
+        (["cost", "scenario.yaml", "--budget-s", "nan"], "--budget-s nan: it must be a number of seconds"),
+        (
+            ["cost", "scenario.yaml", "--only", "mrege"],
+            "--only mrege: 'mrege' is no span",
+        ),
+        (["cost", "scenario.yaml", "--only", "merge,lokup"], "did you mean lookup"),
+        (["cost", "scenario.yaml", "-o", ""], "--output-dir '': it is empty"),
     ],
 )
 def test_wrong_usage_ends_with_code_two_and_one_message(arguments, words, scenario, tmp_path, monkeypatch):

@@ -7,15 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from ceiling_fabrication import ceilings
 from records import make_request, make_run, make_step
 
 from runner.measure import StepRecord
 from runner.spans import Span
+from suite.instrumented_runs import costs_by_arm
+from suite.kept_ceilings import CaseCeilings, to_document
 from suite.publish import publish
 from suite.record import RunRecord, Status
 from suite.report.data import from_loaded
-from suite.report.span_tables import idle, instruments, spans
-from suite.step_costs import costs_by_arm
+from suite.report.span_tables import ceiling_shares, idle, instruments, spans
 from suite.store import RunFolder, load_run
 
 MS = 1_000_000
@@ -25,7 +27,7 @@ def steps() -> list[StepRecord]:
     """Two decode steps of 2 ms on the host, each with a millisecond on the device, half a one apart."""
     return [
         replace(
-            make_step(index, 2 * index, 2 * index + 2),
+            make_step(index, 2 * index, 2 * index + 2, num_tokens=4),
             start_ns=2 * index * MS,
             end_ns=(2 * index + 2) * MS,
             device_start_ns=(2 * index + 1) * MS,
@@ -144,6 +146,52 @@ def test_without_tables_there_is_a_reason_on_the_page_and_in_the_summary(
     (arm,) = json.loads((folder.path / "summary.json").read_text())["arms"]
     assert arm["step_costs"]["tables"] is None and reason in arm["step_costs"]["reason"]
     assert reason in (folder.path / "report.html").read_text()
+
+
+def test_shares_of_the_ceilings_known_at_the_time_are_in_summary_and_page(tmp_path: Path) -> None:
+    run, recorded = instrumented(spans_of(steps()))
+    folder = folder_of(tmp_path, measured(0), (run, recorded))
+    kept = CaseCeilings(model="tiny-qwen3", ceilings=ceilings())
+    folder.write_ceilings(to_document({run.case_id: kept}))
+    publish(folder.path)
+    (arm,) = json.loads((folder.path / "summary.json").read_text())["arms"]
+    assert arm["step_costs"]["no_ceiling_shares"] is None
+    (forward,) = (row for row in arm["step_costs"]["ceiling_shares"] if row["span"] == "forward")
+    assert (forward["group"], forward["n"], forward["unit"]) == ("decode", 2, "GFLOP/s")
+    assert forward["share"] == pytest.approx(forward["value"] / forward["ceiling"])
+    loaded = load_run(folder.path)
+    (one,) = from_loaded(loaded, costs_by_arm(loaded.runs, loaded)).series
+    (row,) = (row for row in ceiling_shares(one).rows if row[1].lines[0].text == "forward")
+    assert row[4].lines[0].exact == pytest.approx(100 * forward["share"])
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (None, "were not known: `python -m suite micro"),
+        ("{}", "were not known"),
+        ('{"1234567890abcdef": {"model": 3}}', "ceilings.json of the run cannot be used: "),
+        ("[1, 2", "were not known"),
+    ],
+)
+def test_without_ceilings_there_is_a_reason(content: str | None, reason: str, tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, measured(0), instrumented(spans_of(steps())))
+    if content is not None:
+        (folder.path / "ceilings.json").write_text(content)
+    publish(folder.path)
+    (arm,) = json.loads((folder.path / "summary.json").read_text())["arms"]
+    assert reason in arm["step_costs"]["no_ceiling_shares"] and arm["step_costs"]["ceiling_shares"] == []
+    assert reason.partition(":")[0] in (folder.path / "report.html").read_text()
+
+
+def test_ceilings_of_another_model_are_a_reason_and_no_share(tmp_path: Path) -> None:
+    run, recorded = instrumented(spans_of(steps()))
+    folder = folder_of(tmp_path, measured(0), (run, recorded))
+    kept = CaseCeilings(model="tiny-qwen3", ceilings=ceilings(linear_parameters=5))
+    folder.write_ceilings(to_document({run.case_id: kept}))
+    loaded = load_run(folder.path)
+    (costs,) = costs_by_arm(loaded.runs, loaded).values()
+    assert costs.shares == () and "the ceilings are those of" in (costs.no_shares or "")
 
 
 def test_a_folder_without_instrumented_runs_says_how_to_get_one(tmp_path: Path) -> None:

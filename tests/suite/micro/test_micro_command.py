@@ -202,6 +202,23 @@ def test_a_failure_leaves_exit_code_one_and_what_was_measured(
     assert len(written["rows"]) == 1 and "bad memory" in written["failure"]
 
 
+def test_an_interrupted_measurement_keeps_what_it_has(tmp_path: Path) -> None:
+    """As a real command, with Ctrl-C at the first word of progress after a row."""
+    talk = saying(MEASURED, Message(kind="progress", text="on and on"), then="time.sleep(600)")
+    script = (
+        "import os, signal; from suite.cli import main; from suite.micro import session\n"
+        f"measure, command = session.measure, {talk!r}\n"
+        "def interrupt(text): os.kill(os.getpid(), signal.SIGINT)\n"
+        "session.measure = lambda order, tell: measure(order, interrupt, command)\n"
+        "main()"
+    )
+    command = [sys.executable, "-c", script, "micro", "--only", "route", "-o", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 130, done.stderr
+    assert "route.slice" in done.stdout and "Traceback" not in done.stderr
+    assert strict((tmp_path / "micro.json").read_text(encoding="utf-8"))["failure"] == "interrupted"
+
+
 def test_notes_are_printed_and_ceilings_marked_as_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     messages = (
         Message(kind="note", text="a file is damaged (EOF); measured anew"),

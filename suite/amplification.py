@@ -1,0 +1,271 @@
+"""The in-situ cost of a command: how much longer a run gets for each time the command is run once more.
+
+Pure functions over step records of runs that take the same steps; in each run of a round a step has another
+turn (suite/turns.py). A step's time runs from the previous step's device end to its own: those stretches
+cover a run without gap or overlap, so whatever delays the device is in exactly one of them, whether the host
+works meanwhile (async) or before (sync). The first step has no previous one, and is left out. Under async
+scheduling a step that ends later may leave the next one less to wait for, so that its cost is hidden: there
+the step and its next count together.
+
+Per step, the slope of that time on k by least squares over the runs of one round, so that what the step
+computes cancels; per round, the mean of the middle half of its steps' slopes, which a quarter of outliers on
+either side does not move; over rounds, the mean with Student's 95 % interval.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from scipy import stats
+
+from runner.measure import StepRecord
+from runner.repeats import Turn, repeats_in
+from runner.spans import Span
+
+MIN_ROUNDS = 5
+"""Fewer decide nothing."""
+
+CONFIDENCE = 0.95
+TRIMMED = 0.25
+"""Of a round's steps, on either side."""
+
+KINDS = ("decode", "mixed", "prefill")
+
+
+@dataclass(frozen=True, slots=True)
+class AmplifiedRun:
+    """One run of a round. `repeats` and `turns`: what it ran how often in which step (runner/repeats.py)."""
+
+    round: int
+    steps: Sequence[StepRecord]
+    repeats: Mapping[str, int]
+    turns: Sequence[Turn] = ()
+    is_async: bool = False
+
+    def k(self, span: str, step_id: int) -> int | None:
+        """How often it ran the span's commands in a step; None where another span's are repeated there."""
+        repeats = repeats_in(step_id, self.repeats, self.turns)
+        if any(k != 1 for name, k in repeats.items() if name != span):
+            return None
+        return repeats.get(span, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A mean over rounds in us. Without an interval there were too few rounds for one."""
+
+    mean_us: float
+    low_us: float | None
+    high_us: float | None
+    num_rounds: int
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether the interval leaves no doubt that it is not 0."""
+        if self.low_us is None or self.high_us is None or self.num_rounds < MIN_ROUNDS:
+            return False
+        return self.low_us > 0 or self.high_us < 0
+
+
+@dataclass(frozen=True, slots=True)
+class CommandTimes:
+    """What an instrumented run says of a span in steps of one kind. None has a reason.
+
+    `per_step`: how many commands a step has. Device and enqueue time: the median of one command, in us.
+    """
+
+    per_step: float
+    device_us: float | None
+    device_reason: str | None
+    enqueue_us: float | None
+    enqueue_reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class AmplifiedCost:
+    """A line of the bill: all commands of a span in steps of one kind, in a step.
+
+    `cost` is None where no round was whole. `step_us`: the step without repeats.
+    """
+
+    span: str
+    kind: str
+    ks: tuple[int, ...]
+    num_steps: int
+    step_us: float
+    cost: Estimate | None
+    times: CommandTimes
+
+    @property
+    def share(self) -> float | None:
+        """Of the step's time."""
+        return self.cost.mean_us / self.step_us if self.cost is not None and self.step_us > 0 else None
+
+    @property
+    def upper_us(self) -> float | None:
+        """What it costs at most, at 97.5 %; None where too few rounds bound it."""
+        if self.cost is None or self.cost.high_us is None:
+            return None
+        return max(0.0, self.cost.high_us)
+
+
+def step_times_us(steps: Sequence[StepRecord]) -> dict[int, float]:
+    """Step id -> from the previous step's device end to its own."""
+    return {step.step_id: (step.device_end_ns - last.device_end_ns) / 1000 for last, step in pairwise(steps)}
+
+
+def middle_mean(values: Iterable[float]) -> float:
+    """The mean of the middle half."""
+    return float(stats.trim_mean(np.asarray(list(values), dtype=np.float64), TRIMMED))
+
+
+def estimate(values_us: Sequence[float]) -> Estimate:
+    """The mean of independent values, with Student's interval from two on. ValueError for none."""
+    count, mean = len(values_us), statistics.fmean(values_us)
+    if count < 2:
+        return Estimate(mean, None, None, count)
+    quantile = float(stats.t.ppf((1 + CONFIDENCE) / 2, count - 1))
+    half = quantile * statistics.stdev(values_us) / math.sqrt(count)
+    return Estimate(mean, mean - half, mean + half, count)
+
+
+def round_slopes_us(runs: Sequence[AmplifiedRun], span: str, kind: str) -> dict[int, float]:
+    """Round -> slope on k of the time of a step of that kind; a round without two different k has none."""
+    slopes = {}
+    for number in dict.fromkeys(run.round for run in runs):
+        of_round = [run for run in runs if run.round == number]
+        per_step = _step_slopes_us(of_round, span, kind)
+        if per_step:
+            slopes[number] = middle_mean(per_step)
+    return slopes
+
+
+def _step_slopes_us(runs: Sequence[AmplifiedRun], span: str, kind: str) -> list[float]:
+    """Of each step, by least squares over the runs that repeat nothing else in it."""
+    times = [delays_us(run) for run in runs]
+    slopes = []
+    for step in runs[0].steps:
+        points = [
+            (float(k), of_run[step.step_id])
+            for run, of_run in zip(runs, times, strict=True)
+            if step.kind == kind and step.step_id in of_run and (k := run.k(span, step.step_id)) is not None
+        ]
+        if len({k for k, _ in points}) >= 2:
+            slopes.append(statistics.linear_regression(*zip(*points, strict=True)).slope)
+    return slopes
+
+
+def delays_us(run: AmplifiedRun) -> dict[int, float]:
+    """Step id -> the time that its commands can lengthen: its own, under async that of the next one too."""
+    times = step_times_us(run.steps)
+    if not run.is_async:
+        return times
+    return {step_id: times[step_id] + times[step_id + 1] for step_id in times if step_id + 1 in times}
+
+
+def plain_step_us(runs: Sequence[AmplifiedRun], kind: str) -> float | None:
+    """A step of that kind where nothing is repeated: the mean over runs of the middle mean."""
+    means = []
+    for run in runs:
+        times = step_times_us(run.steps)
+        plain = [
+            times[step.step_id]
+            for step in run.steps
+            if step.kind == kind and step.step_id in times and _is_plain(run, step.step_id)
+        ]
+        means += [middle_mean(plain)] if plain else []
+    return statistics.fmean(means) if means else None
+
+
+def _is_plain(run: AmplifiedRun, step_id: int) -> bool:
+    return all(k == 1 for k in repeats_in(step_id, run.repeats, run.turns).values())
+
+
+def command_times(steps: Sequence[StepRecord], spans: Sequence[Span], name: str, kind: str) -> CommandTimes:
+    """Device and enqueue time of a span's commands, from a run with `--instrument events`."""
+    ids = {step.step_id for step in steps if step.kind == kind}
+    found = [span for span in spans if span.name == name and span.step_id in ids]
+    device = [span for span in found if span.lane in ("compute", "output")]
+    enqueued = [span for span in found if span.lane == "host"]
+    device_us, device_reason = _median_us(device, "no instrumented run has it")
+    enqueue_us, enqueue_reason = _median_us(enqueued, "the commands of a step travel in one message")
+    per_step = len(device) / len(ids) if ids else 0.0
+    return CommandTimes(per_step, device_us, device_reason, enqueue_us, enqueue_reason)
+
+
+def _median_us(spans: Sequence[Span], reason: str) -> tuple[float | None, str | None]:
+    known = [span.duration_ns for span in spans if span.duration_ns is not None]
+    if known:
+        return statistics.median(known) / 1000, None
+    reasons = [span.reason for span in spans if span.reason is not None]
+    return None, reasons[0] if reasons else reason
+
+
+def amplified_costs(
+    runs: Sequence[AmplifiedRun],
+    instrumented: AmplifiedRun | None,
+    spans: Sequence[Span],
+    names: Sequence[str],
+) -> list[AmplifiedCost]:
+    """The bill of an arm: a line for each span and kind of step that has its commands.
+
+    `instrumented` repeats nothing, and `spans` are its own. Without it, every span of `names` has a line for
+    every kind of step there is.
+    """
+    alike = same_steps(runs)
+    return [
+        line
+        for kind in KINDS
+        for name in names
+        if (line := _line(alike, instrumented, spans, name, kind)) is not None
+    ]
+
+
+def _line(
+    runs: Sequence[AmplifiedRun],
+    instrumented: AmplifiedRun | None,
+    spans: Sequence[Span],
+    name: str,
+    kind: str,
+) -> AmplifiedCost | None:
+    step_us = plain_step_us(runs, kind)
+    times = command_times(instrumented.steps if instrumented else (), spans, name, kind)
+    if step_us is None or (instrumented is not None and times.per_step == 0):
+        return None
+    slopes = round_slopes_us(runs, name, kind)
+    return AmplifiedCost(
+        span=name,
+        kind=kind,
+        ks=_ks(runs, name),
+        num_steps=sum(step.kind == kind for step in runs[0].steps[1:]),
+        step_us=step_us,
+        cost=estimate(list(slopes.values())) if slopes else None,
+        times=times,
+    )
+
+
+def _ks(runs: Sequence[AmplifiedRun], span: str) -> tuple[int, ...]:
+    found = {run.k(span, step.step_id) for run in runs for step in run.steps}
+    return tuple(sorted(k for k in found if k is not None))
+
+
+def same_steps(runs: Sequence[AmplifiedRun]) -> list[AmplifiedRun]:
+    """Those that took the same steps as the first: no other can be held against it step by step."""
+    return [run for run in runs if _plan_of(run) == _plan_of(runs[0])]
+
+
+def _plan_of(run: AmplifiedRun) -> list[tuple[int, str, int, int]]:
+    return [(step.step_id, step.kind, step.num_rows, step.num_tokens) for step in run.steps]
+
+
+def largest_k(command_us: float, per_step: float, step_us: float, most: int, share: float = 0.1) -> int:
+    """The k at which the repeated part is that share of the step, from 2 to `most`."""
+    once_us = command_us * per_step
+    if once_us <= 0:
+        return most
+    return max(2, min(most, 1 + round(share * step_us / once_us)))

@@ -1,0 +1,232 @@
+"""The bill of a step: what the commands of an arm cost in place, from the runs that repeat them.
+
+Pure functions from records to lines, and from lines to a document and a table. An undefined figure is null
+with a reason beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from runner.measure import StepRecord
+from runner.spans import Span
+from suite.amplification import (
+    CONFIDENCE,
+    KINDS,
+    MIN_ROUNDS,
+    AmplifiedCost,
+    AmplifiedRun,
+    amplified_costs,
+    same_steps,
+)
+from suite.record import RunRecord, Status
+from suite.repeatable import in_order
+
+_HEADER = ("span", "n", "us a step", "95 %", "share", "device us", "k", "")
+_LEFT = (0, 7)
+
+_EXPLAINED = (
+    "us a step: the slope of the step's time on k, how often its n commands are run: their cost in place; "
+    f"{CONFIDENCE:.0%}: Student's interval over rounds; device us: the median of one command on the "
+    "device's own clock"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ArmBill:
+    """`notes` say what the figures lack."""
+
+    scenario: str
+    case_id: str
+    case_label: str
+    arm: str
+    num_rounds: int
+    lines: tuple[AmplifiedCost, ...]
+    notes: tuple[str, ...] = ()
+
+
+def arm_bills(
+    runs: Sequence[RunRecord],
+    steps_of: Callable[[str], Sequence[StepRecord]],
+    spans_of: Callable[[str], Sequence[Span]],
+) -> tuple[ArmBill, ...]:
+    """One for each case and arm that has runs with repeats, in the order they first ran.
+
+    Runs that failed or were interrupted are left out, as is the first of an arm, which warms up.
+    """
+    groups: dict[tuple[str, str, str], list[RunRecord]] = {}
+    for run in runs:
+        if run.repeats and not run.is_warmup:
+            groups.setdefault((run.scenario, run.case_id, run.arm), []).append(run)
+    return tuple(_arm_bill(group, steps_of, spans_of) for group in groups.values())
+
+
+def _arm_bill(
+    runs: Sequence[RunRecord],
+    steps_of: Callable[[str], Sequence[StepRecord]],
+    spans_of: Callable[[str], Sequence[Span]],
+) -> ArmBill:
+    completed = [run for run in runs if run.status is Status.COMPLETED]
+    timed = [
+        AmplifiedRun(
+            run.round, steps_of(run.run_id), run.repeats, run.turns, is_async=run.scheduling == "async"
+        )
+        for run in completed
+        if run.instrument == "off"
+    ]
+    seen = next((run for run in completed if run.instrument == "events"), None)
+    names = in_order(tuple(dict.fromkeys(span for run in runs for span in run.repeats)))
+    lines = amplified_costs(
+        timed,
+        AmplifiedRun(0, steps_of(seen.run_id), seen.repeats) if seen else None,
+        spans_of(seen.run_id) if seen else (),
+        names,
+    )
+    num_rounds = max((line.cost.num_rounds for line in lines if line.cost is not None), default=0)
+    return ArmBill(
+        scenario=runs[0].scenario,
+        case_id=runs[0].case_id,
+        case_label=runs[0].case_label,
+        arm=runs[0].arm,
+        num_rounds=num_rounds,
+        lines=tuple(lines),
+        notes=tuple(_notes(runs, timed, lines, names, num_rounds, seen is not None)),
+    )
+
+
+def _notes(
+    runs: Sequence[RunRecord],
+    timed: Sequence[AmplifiedRun],
+    lines: Sequence[AmplifiedCost],
+    names: Sequence[str],
+    num_rounds: int,
+    has_spans: bool,
+) -> Iterable[str]:
+    if any(run.tokens is not None and run.tokens.num_wrong > 0 for run in runs):
+        yield "the tokens of this arm are wrong: it computes something else than a right one"
+    if num_rounds < MIN_ROUNDS:
+        yield f"{num_rounds} whole rounds, and {MIN_ROUNDS} are needed to decide anything"
+    if lost := sum(run.status is not Status.COMPLETED for run in runs):
+        yield f"{lost} of {len(runs)} runs failed or were interrupted, and are left out"
+    if others := len(timed) - len(same_steps(timed)):
+        yield f"{others} runs took other steps than the first, and are left out"
+    absent = [name for name in names if not any(line.span == name for line in lines)]
+    if has_spans and absent:
+        yield f"no step of this arm has a command of {', '.join(absent)}"
+    if not has_spans:
+        yield "no run with device spans: n and device us are not known"
+
+
+def verdict(line: AmplifiedCost) -> str:
+    """ "decided", or what can be said instead."""
+    if line.cost is None:
+        return "no whole round"
+    if line.cost.is_decided:
+        return "decided"
+    if line.cost.num_rounds < MIN_ROUNDS:
+        return f"cannot tell: {line.cost.num_rounds} of {MIN_ROUNDS} rounds{_at_most(line)}"
+    return f"cannot tell{_at_most(line)}"
+
+
+def _at_most(line: AmplifiedCost) -> str:
+    return "" if line.upper_us is None else f": at most {_us(line.upper_us)} us"
+
+
+def documents(bills: Sequence[ArmBill]) -> list[dict[str, object]]:
+    """As plain values for JSON."""
+    return [
+        {
+            "scenario": bill.scenario,
+            "case_id": bill.case_id,
+            "case_label": bill.case_label,
+            "arm": bill.arm,
+            "num_rounds": bill.num_rounds,
+            "notes": list(bill.notes),
+            "lines": [_line_document(line) for line in bill.lines],
+        }
+        for bill in bills
+    ]
+
+
+def _line_document(line: AmplifiedCost) -> dict[str, object]:
+    cost = line.cost
+    return {
+        "span": line.span,
+        "kind": line.kind,
+        "ks": list(line.ks),
+        "num_steps": line.num_steps,
+        "num_rounds": cost.num_rounds if cost else 0,
+        "step_us": line.step_us,
+        "commands_per_step": line.times.per_step,
+        "cost_us": cost.mean_us if cost else None,
+        "cost_low_us": cost.low_us if cost else None,
+        "cost_high_us": cost.high_us if cost else None,
+        "share": line.share,
+        "is_decided": cost is not None and cost.is_decided,
+        "upper_us": line.upper_us,
+        "verdict": verdict(line),
+        "device_us": line.times.device_us,
+        "device_reason": line.times.device_reason,
+        "enqueue_us": line.times.enqueue_us,
+        "enqueue_reason": line.times.enqueue_reason,
+    }
+
+
+def text_lines(bill: ArmBill) -> list[str]:
+    """As a table, for people: a block for each kind of step."""
+    label = "" if bill.case_label == bill.scenario else f" [{bill.case_label}]"
+    found = [f"{bill.scenario}{label}, arm {bill.arm}, {bill.num_rounds} rounds"]
+    for kind in KINDS:
+        lines = [line for line in bill.lines if line.kind == kind]
+        if lines:
+            found += ["", *_kind_lines(kind, lines)]
+    return [*found, "", _EXPLAINED, *(f"note: {note}" for note in bill.notes)]
+
+
+def _kind_lines(kind: str, lines: Sequence[AmplifiedCost]) -> list[str]:
+    first = lines[0]
+    rows = [_HEADER, *(_cells(line) for line in lines)]
+    rows.append(_sum_cells(lines))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
+    head = f"{kind} step: {_us(first.step_us)} us without repeats ({first.num_steps} steps a run)"
+    return [head, *(_aligned(row, widths) for row in rows)]
+
+
+def _cells(line: AmplifiedCost) -> tuple[str, ...]:
+    cost, enqueue = line.cost, line.times.enqueue_us
+    interval = "n/a"
+    if cost is not None and cost.low_us is not None and cost.high_us is not None:
+        interval = f"[{_us(cost.low_us)}, {_us(cost.high_us)}]"
+    device = "n/a" if line.times.device_us is None else _us(line.times.device_us)
+    return (
+        line.span,
+        f"{line.times.per_step:.3g}",
+        _us(cost.mean_us) if cost else "n/a",
+        interval,
+        "n/a" if line.share is None else f"{line.share:.2%}",
+        device if enqueue is None else f"{device}, enqueue {_us(enqueue)}",
+        ", ".join(map(str, line.ks)),
+        verdict(line),
+    )
+
+
+def _sum_cells(lines: Sequence[AmplifiedCost]) -> tuple[str, ...]:
+    known = [line.cost.mean_us for line in lines if line.cost is not None]
+    share = f"{sum(known) / lines[0].step_us:.2%}" if lines[0].step_us > 0 else "n/a"
+    return ("all of these", "", _us(sum(known)), "", share, "", "", "")
+
+
+def _us(value: float) -> str:
+    """Three figures, and never an exponent."""
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+
+
+def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
+    padded = (
+        f"{cell:<{width}}" if column in _LEFT else f"{cell:>{width}}"
+        for column, (cell, width) in enumerate(zip(cells, widths, strict=True))
+    )
+    return f"  {'  '.join(padded)}".rstrip()

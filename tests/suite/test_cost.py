@@ -1,0 +1,263 @@
+"""What `suite cost` runs next, how often it repeats, when it stops, and the bill it prints."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from records import make_run, make_step
+
+from runner.repeats import NO_REPEATS
+from runner.spans import Span
+from suite.bill import arm_bills, documents, text_lines
+from suite.cost import CostLimits, CostSchedule, cost_plan, repeats_of
+from suite.plan import Options
+from suite.record import Status
+from suite.repeatable import repeatable_spans
+from suite.store import RunFolder, load_run
+
+ROOT = Path(__file__).resolve().parents[2]
+SCENARIO = """\
+name: cost
+model: tiny-gemma3-vl
+runner: {max_num_seqs: 4, max_num_batched_tokens: 16, max_model_len: 64, num_blocks: 32}
+traffic: {num_requests: 6, prompt_tokens: 6, output_tokens: 8, embeds_ratio: 0.5}
+arms: [gated, skip]
+"""
+FLAGS, MERGE = "upload.is_token_ids", "merge"
+
+
+@pytest.fixture
+def scenario(tmp_path: Path) -> Path:
+    path = tmp_path / "cost.yaml"
+    path.write_text(SCENARIO, encoding="utf-8")
+    return path
+
+
+def steps(num: int = 9, time_us: float = 1000, more_us=lambda step_id: 0.0, turns=()):
+    """Decode steps behind a prefill, each so long; the flags are copied in all of them."""
+    end_us, made = 0.0, []
+    for step_id in range(num):
+        end_us += time_us + more_us(step_id)
+        kind = "decode" if step_id else "prefill"
+        made.append(make_step(step_id, 0, 0, kind, device_end_ns=round(end_us * 1000)))
+    return made
+
+
+def spans(duration_us: float, name: str = FLAGS, num: int = 9) -> list[Span]:
+    return [Span(step_id, name, "compute", 0, round(duration_us * 1000)) for step_id in range(num)]
+
+
+def test_the_arm_is_the_one_asked_for_else_refresh_else_the_scenarios_first_right_one(scenario: Path) -> None:
+    def arms(text: str = SCENARIO, asked: str | None = None) -> tuple[str, ...]:
+        scenario.write_text(text)
+        return cost_plan(scenario, Options(device="inline", arms=(asked,) if asked else None)).cases[0].arms
+
+    assert arms() == ("refresh",)
+    assert arms(asked="skip") == ("skip",)
+    text_model = SCENARIO.replace("tiny-gemma3-vl", "tiny-qwen3").replace("[gated, skip]", "[stale, text]")
+    assert arms(text_model) == ("text",) or arms(text_model) == ("refresh",)
+
+
+def test_a_span_is_repeated_until_it_is_a_tenth_of_the_step_where_it_weighs_most() -> None:
+    assert repeats_of(steps(), spans(10), FLAGS) == 11
+    assert repeats_of(steps(), spans(0.001), FLAGS) == 4096
+    assert repeats_of(steps(), spans(900), FLAGS) == 2
+    assert repeats_of(steps(), spans(10), MERGE) is None
+    twice = [*spans(10), *spans(10)]
+    assert repeats_of(steps(), twice, FLAGS) == 6
+    longer_in_mixed = [
+        replace(step, kind="mixed", device_end_ns=step.device_end_ns + 10**9) if step.step_id == 8 else step
+        for step in steps()
+    ]
+    assert repeats_of(longer_in_mixed, spans(10), FLAGS) == 11
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def play(scenario: Path, tmp_path: Path, limits: CostLimits, run_s: float, fails_at: int = -1):
+    """The runs a schedule asks for, each so long, with the records of a fake worker in the folder."""
+    plan = cost_plan(scenario, Options(device="inline", rounds=6))
+    folder = RunFolder.create(tmp_path, "cost")
+    folder.write_config(plan.document())
+    clock = Clock()
+    schedule = CostSchedule(limits, folder.path, clock)
+    asked = []
+    for run in schedule.runs(plan.cases[0]):
+        clock.now_s += run_s
+        folder.write_steps(run.run_id, steps())
+        folder.write_requests(run.run_id, [])
+        folder.write_spans(run.run_id, [*spans(10), *spans(50, MERGE)])
+        status = Status.FAILED if len(asked) == fails_at else Status.COMPLETED
+        record = make_run(run_id=run.run_id, arm=run.arm, round=run.round, status=status, repeats=run.repeats)
+        folder.append_run(record)
+        schedule.keep(record)
+        asked.append(run)
+    return asked, schedule
+
+
+def test_a_first_run_one_with_device_spans_then_rounds_of_the_spans_there_are(scenario, tmp_path) -> None:
+    asked, schedule = play(scenario, tmp_path, CostLimits(1e6), 1.0)
+    first, seen, *rounds = asked
+    assert first.is_warmup and set(first.repeats) == set(repeatable_spans()) and not first.turns
+    assert seen.instrument == "events" and set(seen.repeats.values()) == {1}
+    assert len(rounds) == 6 * 3 and {run.round for run in rounds} == set(range(6))
+    for run in rounds:
+        assert run.repeats == {FLAGS: 11, MERGE: 3}
+        assert set(run.turns) == {NO_REPEATS, (FLAGS, 11), (MERGE, 3)}
+    assert schedule.notes == []
+
+
+def test_the_budget_ends_the_rounds_and_that_is_said(scenario, tmp_path) -> None:
+    asked, schedule = play(scenario, tmp_path, CostLimits(10.0), 1.0)
+    assert [run.round for run in asked[2:]] == [0] * 3 + [1] * 3
+    (note,) = schedule.notes
+    assert "the budget of 10 s ended after 2 of 6 rounds; raise --budget-s" in note
+
+
+def test_only_the_named_spans_are_repeated(scenario, tmp_path) -> None:
+    asked, _ = play(scenario, tmp_path, CostLimits.of(1e6, "merge, lookup"), 1.0)
+    assert set(asked[0].repeats) == {"merge", "lookup"}
+    assert all(run.repeats == {MERGE: 3} for run in asked[2:])
+
+
+@pytest.mark.parametrize("fails_at", [0, 1, 4])
+def test_after_a_failed_run_nothing_more_is_asked_for(scenario, tmp_path, fails_at) -> None:
+    asked, _ = play(scenario, tmp_path, CostLimits(1e6), 1.0, fails_at)
+    assert len(asked) == fails_at + 1
+
+
+# The bill
+
+
+def bill_of(num_rounds: int, cost_us: float):
+    turns = [(NO_REPEATS, (FLAGS, 101)), ((FLAGS, 101), NO_REPEATS)]
+    kept = {"seen": steps()}
+    runs = [make_run(run_id="seen", arm="refresh", instrument="events", repeats={FLAGS: 1, MERGE: 1})]
+    for number in range(num_rounds):
+        for index, of_run in enumerate(turns):
+            name = f"a{number}-{index}"
+            noise_us = number * (3 if index else -3)
+            kept[name] = steps(
+                more_us=lambda step_id, of_run=of_run: cost_us * 100 * (of_run[step_id % 2] != NO_REPEATS),
+                time_us=1000 + noise_us,
+            )
+            runs.append(
+                make_run(
+                    run_id=name,
+                    arm="refresh",
+                    round=number,
+                    repeats={FLAGS: 101},
+                    turns=of_run,
+                    scheduling="sync",
+                )
+            )
+    (bill,) = arm_bills(runs, kept.__getitem__, lambda _: spans(4))
+    return bill
+
+
+def test_a_bill_has_the_cost_in_place_beside_the_devices_own_time() -> None:
+    bill = bill_of(6, 2.0)
+    (line,) = [line for line in bill.lines if line.kind == "decode"]
+    assert line.cost is not None and line.cost.mean_us == pytest.approx(2, abs=0.2) and line.cost.is_decided
+    assert line.times.device_us == 4.0
+    text = "\n".join(text_lines(bill))
+    assert "decode step: 1,000 us without repeats" in text and FLAGS in text and "decided" in text
+    assert "no step of this arm has a command of merge" in text
+    (document,) = json.loads(json.dumps(documents([bill]), allow_nan=False))
+    (told,) = [line for line in document["lines"] if line["kind"] == "decode"]
+    assert told["is_decided"] and told["ks"] == [1, 101] and told["device_us"] == 4.0
+    assert told["enqueue_us"] is None and "one message" in told["enqueue_reason"]
+
+
+def test_too_few_rounds_cannot_tell_and_have_an_upper_bound() -> None:
+    bill = bill_of(3, 2.0)
+    text = "\n".join(text_lines(bill))
+    assert "cannot tell: 3 of 5 rounds: at most" in text
+    assert "3 whole rounds, and 5 are needed to decide anything" in text
+    (one,) = documents([bill_of(1, 2.0)])
+    (told,) = [line for line in one["lines"] if line["kind"] == "decode"]
+    assert told["cost_low_us"] is None and told["upper_us"] is None and not told["is_decided"]
+
+
+def test_without_any_whole_round_every_figure_is_null() -> None:
+    seen = make_run(run_id="seen", instrument="events", repeats={FLAGS: 1})
+    (bill,) = arm_bills([seen], lambda _: steps(), lambda _: spans(4))
+    assert bill.lines == () and bill.num_rounds == 0
+    assert arm_bills([make_run(run_id="plain")], lambda _: steps(), lambda _: []) == ()
+
+
+# The command itself
+
+
+def cost_command(scenario: Path, results: Path, *options: str) -> list[str]:
+    return [sys.executable, "-m", "suite", "cost", str(scenario), "-o", str(results), *options]
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
+def test_a_real_run_prints_and_keeps_the_bill(scenario: Path, tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    options = ("--only", f"{FLAGS},{MERGE},place", "--rounds", "5", "--json")
+    done = subprocess.run(
+        cost_command(scenario, results, *options),
+        capture_output=True,
+        text=True,
+        env=environment(),
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    (folder,) = results.iterdir()
+    kept = json.loads((folder / "cost.json").read_text(encoding="utf-8"))
+    assert document == {"folder": str(folder), **kept}
+    (bill,) = kept["bills"]
+    assert bill["arm"] == "refresh" and bill["num_rounds"] == 5
+    lines = {(line["kind"], line["span"]): line for line in bill["lines"]}
+    for kind in ("decode", "mixed"):
+        for span in (FLAGS, MERGE):
+            line = lines[kind, span]
+            assert line["commands_per_step"] == 1 and line["device_us"] > 0 and line["num_rounds"] == 5
+            assert line["cost_low_us"] < line["cost_us"] < line["cost_high_us"]
+    assert "no step of this arm has a command of place" in bill["notes"][0]
+    runs = load_run(folder).runs
+    assert len(runs) == 2 + 5 * 3
+    assert all(run.tokens is not None and run.tokens.is_right for run in runs)
+    assert not any(run.is_measured for run in runs)
+
+
+def test_an_interrupt_keeps_the_rounds_there_are(scenario: Path, tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    with subprocess.Popen(
+        cost_command(scenario, results, "--rounds", "1000", "--budget-s", "600", "--only", FLAGS),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    ) as process:
+        deadline = time.monotonic() + 120
+        while sum(path.read_bytes().count(b"\n") for path in results.glob("*/runs.jsonl")) < 8:
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "interrupted: these are partial results" in output
+    (folder,) = results.iterdir()
+    kept = json.loads((folder / "cost.json").read_text(encoding="utf-8"))
+    assert kept["status"] == "interrupted" and kept["bills"][0]["num_rounds"] >= 2
