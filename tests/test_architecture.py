@@ -140,7 +140,7 @@ LAYERS = (
             *under("suite", "logprob_check prefix_demand prompt_drawing record sampling scenario"),
             *under("suite", "scenario_source schema store summary token_case torch_file traffic"),
             *under("suite", "instrumented_runs kept_ceilings step_costs worker_process workload yaml_source"),
-            *under("suite", "comparison goodput vllm_requests"),
+            *under("suite", "comparison goodput pace vllm_requests"),
             *under("suite/traces", "azure_lmm azure_lmm_rebased base reading sample"),
         ),
         libraries=(
@@ -171,9 +171,9 @@ LAYERS = (
     ),
     Layer(
         "statistics",
-        under("suite", "ratios verdict"),
+        under("suite", "precision ratios verdict"),
         libraries=("numpy", "scipy"),
-        own=("suite.ratios",),
+        own=("suite.errors", "suite.ratios"),
         never=("runner", *HEAVY),
         banned=("os", "pathlib", "io", "time", "datetime", "shutil", "tempfile", "glob", "subprocess"),
     ),
