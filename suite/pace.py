@@ -47,10 +47,11 @@ class Pace:
         metrics = primary_metrics(self._planned.case.scenario.traffic.arrivals.kind)
         found = compare(records, {key: Design(self._planned.reference, metrics)}) if num_rounds else ()
         intervals = [one.ratio.interval for one in found if one.verdict.word is not Word.NONE]
+        told = f"after {num_rounds} round{'' if num_rounds == 1 else 's'}"
         if until.is_reached(intervals, num_rounds):
-            return f"after {num_rounds} rounds every interval is at most {until.percent:g} % wide"
+            return f"{told} every interval is at most {until.percent:g} % wide"
         starts = self._round_starts_s
         lengths_s = [after - before for before, after in pairwise(starts)]
         if is_spent(now_s - self._start_s, lengths_s, self._limit_s):
-            return f"after {num_rounds} rounds its share of the budget, {self._limit_s:.0f} s, was spent"
+            return f"{told} its share of the budget, {self._limit_s:.0f} s, was spent"
         return None

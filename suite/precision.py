@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from suite.errors import SuiteError
 from suite.ratios import Interval
@@ -44,8 +45,8 @@ def share_s(left_s: float, num_cases_left: int) -> float:
 
 
 def is_spent(spent_s: float, round_s: Sequence[float], limit_s: float) -> bool:
-    """Whether one more round, as long as the longest so far, would end behind the limit; never before one."""
-    return bool(round_s) and spent_s + max(round_s) > limit_s
+    """Whether one more round, as long as their median so far, would end behind the limit; never before one."""
+    return bool(round_s) and spent_s + median(round_s) > limit_s
 
 
 def read_precision(percent: str | None, budget: str | None) -> Precision | None:

@@ -259,7 +259,7 @@ def test_a_spent_budget_ends_every_case_after_a_round_and_says_so(make):
     records = experiment.run()
     assert sorted(ends(records)) == sorted(["w0", "w0", "r0", "r0", "aa0", "i0", "i0"] * 2)
     assert [record.arm for record in records if record.is_aa] == ["sync-ids"] * 2
-    assert [text.partition(": after 1 rounds its share")[0] for text in experiment.stopped] == [
+    assert [text.partition(": after 1 round its share")[0] for text in experiment.stopped] == [
         "fake [max_num_seqs=2]",
         "fake [max_num_seqs=4]",
     ]

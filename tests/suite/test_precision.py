@@ -1,4 +1,4 @@
-"""Rounds until intervals are narrow: the rule, its budget, and in simulation whether intervals still cover."""
+"""Rounds until intervals are narrow: the rule, its budget, and in simulation that they still cover."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def test_a_case_leaves_what_it_does_not_take_to_those_after_it():
 
 def test_a_round_that_would_end_behind_the_limit_is_not_begun_but_one_always_is():
     assert not is_spent(999.0, [], 10.0)
-    assert not is_spent(80.0, [15.0, 20.0, 15.0], 100.0)
-    assert is_spent(81.0, [15.0, 20.0, 15.0], 100.0)
+    assert not is_spent(80.0, [90.0, 20.0, 15.0], 100.0)  # the first often is longer: things are loaded
+    assert is_spent(81.0, [90.0, 20.0, 15.0], 100.0)
 
 
 def stopped_experiments(noise, num_experiments, seed=5, max_rounds=400):
