@@ -176,6 +176,20 @@ def run(
             metavar="NAME:MS",
         ),
     ] = None,
+    until_precision: Annotated[
+        str | None,
+        typer.Option(
+            "--until-precision",
+            help="Rounds until every 95 % interval of a ratio is at most so wide: 1%; at least 10 rounds.",
+            metavar="PERCENT",
+        ),
+    ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            "--budget", help="The time --until-precision may take, shared by all cases: 10m.", metavar="TIME"
+        ),
+    ] = None,
     label: Annotated[
         str | None, typer.Option("--label", help="A name in the folder's name.", metavar="TEXT")
     ] = None,
@@ -187,6 +201,7 @@ def run(
     """
     from suite import commands
     from suite.goodput import goodput_override
+    from suite.precision import read_precision
 
     options = replace(
         _options(device, arms, rounds, overrides, seed),
@@ -194,6 +209,7 @@ def run(
         sync_check=sync_check.value,
         is_traced=is_traced,
         has_window=has_window,
+        until=read_precision(until_precision, budget),
     )
     if goodput is not None:
         options = replace(options, overrides=(*options.overrides, goodput_override(goodput)))

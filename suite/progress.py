@@ -99,7 +99,7 @@ class LineProgress:
 
     def __init__(self, console: Console, num_runs: int | None) -> None:
         self._console = console
-        self._num_runs = num_runs
+        self._total = "" if num_runs is None else f"/{num_runs}"
         self._num_finished = 0
 
     def __enter__(self) -> Self:
@@ -114,7 +114,7 @@ class LineProgress:
         return None
 
     def case_started(self, planned: PlannedCase) -> None:
-        rounds = f"{planned.warmup_rounds} warm-up and {planned.rounds} measured rounds"
+        rounds = f"{planned.warmup_rounds} warm-up and {planned.rounds_text} measured rounds"
         if planned.num_rotations:
             rounds = f"{planned.num_rotations} of the requests in {planned.num_rotations} orders"
         self._console.print(
@@ -195,7 +195,8 @@ def make_progress(console: Console, plan: Plan | None) -> AbstractContextManager
     """Live where the stream is a terminal that can, lines elsewhere. None: how many runs is not known yet."""
     is_live = console.is_terminal and not console.is_dumb_terminal
     kind = LiveProgress if is_live else LineProgress
-    return kind(console, plan.num_runs if plan is not None else None)
+    is_known = plan is not None and all(case.until is None for case in plan.cases)
+    return kind(console, plan.num_runs if plan is not None and is_known else None)
 
 
 def _run_name(arm: str, run: PlannedRun | RunRecord) -> str:

@@ -136,12 +136,14 @@ LAYERS = (
                 "suite",
                 "embeds_file environment errors experiment metrics need plan progress protocol publish",
             ),
-            *under("suite", "amplification arrival_kinds bill cost image_demand lengths replay seeding slopes"),
+            *under(
+                "suite", "amplification arrival_kinds bill cost image_demand lengths replay seeding slopes"
+            ),
             *under("suite", "trace_demand turns weighted"),
             *under("suite", "logprob_check prefix_demand prompt_drawing record sampling scenario"),
             *under("suite", "scenario_source schema store summary token_case torch_file traffic"),
             *under("suite", "instrumented_runs kept_ceilings step_costs worker_process workload yaml_source"),
-            *under("suite", "comparison goodput vllm_requests"),
+            *under("suite", "comparison goodput pace vllm_requests"),
             *under("suite/traces", "azure_llm azure_lmm azure_lmm_rebased base block_lengths burstgpt"),
             *under("suite/traces", "lines mooncake opening reading sample servegen servegen_dataset vidur"),
         ),
@@ -173,9 +175,9 @@ LAYERS = (
     ),
     Layer(
         "statistics",
-        under("suite", "ratios verdict"),
+        under("suite", "precision ratios verdict"),
         libraries=("numpy", "scipy"),
-        own=("suite.ratios",),
+        own=("suite.errors", "suite.ratios"),
         never=("runner", *HEAVY),
         banned=("os", "pathlib", "io", "time", "datetime", "shutil", "tempfile", "glob", "subprocess"),
     ),
