@@ -269,8 +269,7 @@ def test_the_page_shows_the_bill_with_its_exact_figures_or_how_to_get_one() -> N
     assert row[2].lines[0].exact == line.cost.mean_us and " to " in row[2].lines[0].note
     assert row[4].lines[0].exact == 4.0 and "one message" in row[5].lines[0].text
     assert row[6].lines[0].text == "decided"
-    (undecided,) = [
-        row for row in bill(replace(one, bill=bill_of(3, 2.0))).rows if row[0].lines[0].text == "decode"
-    ]
+    few = bill(replace(one, bill=bill_of(3, 2.0))).rows
+    (undecided,) = [row for row in few if row[0].lines[0].text == "decode"]
     assert undecided[6].lines[0].text.startswith("cannot tell: 3 of 5 rounds")
     assert "python -m suite cost" in bill(replace(one, bill=None)).reason
