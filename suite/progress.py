@@ -129,9 +129,8 @@ class LineProgress:
 
     def run_finished(self, planned: PlannedCase, record: RunRecord) -> None:
         self._num_finished += 1
-        of = "" if self._num_runs is None else f"/{self._num_runs}"
         self._console.print(
-            f"  [{self._num_finished}{of}] {_run_name(record.arm, record)}: {outcome(record)}"
+            f"  [{self._num_finished}{self._total}] {_run_name(record.arm, record)}: {outcome(record)}"
         )
 
 
