@@ -83,7 +83,7 @@ class PlannedRun:
 
     @property
     def is_of_round(self) -> bool:
-        """Whether it belongs to a measured round: those that enter a verdict, and the A/A runs."""
+        """Whether it belongs to a measured round, A/A runs included."""
         is_plain = self.instrument == "off" and self.sync_check == "off" and not self.repeats
         return is_plain and not self.is_warmup and self.rotation is None
 

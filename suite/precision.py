@@ -45,7 +45,7 @@ def share_s(left_s: float, num_cases_left: int) -> float:
 
 
 def is_spent(spent_s: float, round_s: Sequence[float], limit_s: float) -> bool:
-    """Whether one more round, as long as their median so far, would end behind the limit."""
+    """Whether one more round of median length would end behind the limit; never before there was one."""
     return bool(round_s) and spent_s + median(round_s) > limit_s
 
 

@@ -266,5 +266,5 @@ def test_a_spent_budget_ends_every_case_after_a_round_and_says_so(make):
 
 
 def test_a_case_that_cannot_be_opened_fails_no_more_rounds_than_there_must_have_been(make):
-    records = make({"open": "refuse"}, options=ADAPTIVE).run()
+    records = make({"open": "refuse"}, options=replace(ADAPTIVE, until=Precision(1.0))).run()
     assert len([record for record in records if record.is_measured]) == 2 * 10
