@@ -2,9 +2,9 @@
 
     python tools/planted_costs.py [--runs 20] [--rounds 12] [--costs 5,20,100] [--arm refresh]
 
-Every run has rounds of its own; those of a cost share a device. Prints each, and the tally: how many 95 % intervals
-hold what was planted, how many exclude 0, and the longest run. Wants two idle cores: on a busy machine a
-wait by the clock is not what is lost.
+Every run has rounds of its own; those of a cost share a device. Prints each, and the tally: how many 95 %
+intervals hold what was planted, how many exclude 0, and the longest run. Wants two idle cores: on a busy
+machine a wait by the clock is not what is lost.
 """
 
 from __future__ import annotations
