@@ -58,7 +58,7 @@ def step_times_us(steps: Sequence[StepRecord]) -> dict[int, float]:
 
 
 def waits_for_host(runs: Sequence[AmplifiedRun]) -> bool:
-    """Whether, under async scheduling, the device was idle for MAX_WAITING of the time: nothing was launched."""
+    """Whether, under async, the device was idle for MAX_WAITING of the time because nothing was launched."""
     waited_ns = total_ns = 0
     for run in runs:
         for last, step in pairwise(run.steps if run.is_async else ()):
