@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from mutants import caching, checking, device_half, drafts, host_half, planning, sampling
+from mutants import caching, checking, device_half, drafts, host_half, measuring, micro, planning, sampling
 from mutants.mutant import Mutant
 
 
@@ -20,6 +20,6 @@ def by_name(mutants: Iterable[Mutant]) -> Mapping[str, Mutant]:
 
 CATALOGUE = by_name(
     mutant
-    for part in (planning, host_half, device_half, sampling, drafts, caching, checking)
+    for part in (planning, host_half, device_half, sampling, drafts, caching, checking, measuring, micro)
     for mutant in part.MUTANTS
 )

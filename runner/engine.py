@@ -25,7 +25,7 @@ from runner.measure import Instrument, Recorder, StepClock, StepRecord, Timeline
 from runner.models import ModelSpec
 from runner.repeats import Turn
 from runner.scheduler import Scheduler
-from runner.spans import IDLE, NO_STEP
+from runner.spans import ADMISSION, IDLE, NO_STEP
 
 
 class Arrivals(Protocol):
@@ -87,7 +87,7 @@ class Engine:
     def _run_sync(self, arrivals: Arrivals) -> None:
         """Wait for a step's tokens, then plan the next."""
         while True:
-            self.submit(arrivals.due())
+            self._admit(arrivals)
             step = self._launch()
             if step is not None:
                 self._retire(step)
@@ -98,7 +98,7 @@ class Engine:
         """Launch the next step before the last one's tokens are known: two in flight at most."""
         last: InFlight | None = None
         while True:
-            self.submit(arrivals.due())
+            self._admit(arrivals)
             step = self._launch()
             if last is not None:
                 self._retire(last)
@@ -131,6 +131,10 @@ class Engine:
         assert not self.scheduler.has_work, "requests are left, but none can be scheduled"
         with self._instrument.clock(NO_STEP).phase(IDLE):
             return arrivals.wait()
+
+    def _admit(self, arrivals: Arrivals) -> None:
+        with self._instrument.clock(NO_STEP).phase(ADMISSION):
+            self.submit(arrivals.due())
 
     def submit(self, requests: Iterable[Request]) -> None:
         """Admit requests; one that cannot be served fails alone, its state says why."""
@@ -173,10 +177,11 @@ class Engine:
         return drained
 
     def _retire(self, step: InFlight) -> None:
-        result = step.result()
+        step.wait()
         with step.clock.phase("retire"):
+            result = step.read()
             outputs = self.scheduler.retire(step.plan, result)
-        self._stamp(step, outputs)
+            self._stamp(step, outputs)
         with step.clock.phase("host_work"):
             keep_busy(self._config.host_work_us)
         with step.clock.phase("record"):

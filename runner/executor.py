@@ -50,8 +50,16 @@ class InFlight:
 
     def result(self) -> StepResult:
         """Wait for the step's tokens. DeviceError when the device failed."""
+        self.wait()
+        return self.read()
+
+    def wait(self) -> None:
+        """Until the step's tokens are there. DeviceError when the device failed."""
         with self.clock.phase("wait.output"):
             self.device.wait(OUTPUT_READY, self.plan.step_id)
+
+    def read(self) -> StepResult:
+        """The step's tokens, which must have been waited for."""
         sampled = self._ids_of("accepted_ids") if self.speculates else self._sampled_ids()
         logprobs = {
             row.request_id: self._logprobs(row, len(sampled[row.request_id]))
@@ -154,6 +162,7 @@ class Executor:
         self._turns = turns
         named = {*self._repeats, *(span for span, _ in turns if span)}
         assert all(map(is_repeatable, named)), f"not to be repeated: {named}"
+        device.sync_check = self._instrument.sync_check
         device.reset(self._instrument.level)
         self._speculates = config.num_speculative_tokens > 0
         self._tells_drafts = self._speculates and not is_async
@@ -174,8 +183,8 @@ class Executor:
         with clock.phase("stage"):
             last_rows = {row.request_id: row.row for row in self._last.sampling_rows} if self._last else {}
             step = self._compiler.stage(plan, self._batch, requests, last_rows)
-        label = step_label(step_kind(plan), step.ids.route, step.embeds)
-        self._instrument.start_step(plan.step_id, label)
+            label = step_label(step_kind(plan), step.ids.route, step.embeds)
+            self._instrument.start_step(plan.step_id, label)
         with clock.phase("wait.fence"):
             self._wait_for_fence()
         with clock.phase("compile"):

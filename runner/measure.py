@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from runner.ranges import NoRanges, Ranges, nvtx_ranges
 from runner.spans import Level, Span, records_host
+from runner.sync_check import SyncCheck
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +99,14 @@ class Instrument:
     """What is written down of a run beside its StepRecords: spans and ranges, as far as `level` asks.
 
     `ranges` stand in for NVTX's own. `spans` holds what was recorded so far; it survives an error.
+    `sync_check`: what the device does about silent waits, at any level.
     """
 
-    def __init__(self, level: Level = "off", ranges: Ranges | None = None) -> None:
+    def __init__(
+        self, level: Level = "off", ranges: Ranges | None = None, sync_check: SyncCheck = "off"
+    ) -> None:
         self.level: Level = level
+        self.sync_check: SyncCheck = sync_check
         self.spans: list[Span] = []
         self.ranges = ranges or (NoRanges() if level == "off" else nvtx_ranges())
         self._open: dict[int, tuple[object, str, int]] = {}

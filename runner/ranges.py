@@ -6,9 +6,11 @@ A push is always followed by its pop, whatever the push returns: under a profile
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 DOMAIN = "stepcost"
+STEP_RANGE = "stepcost step "  # of a torch trace: around the ranges of one step, its number behind it
 
 
 class Ranges(Protocol):
@@ -78,7 +80,7 @@ def _calls(module: Any, domain: Any) -> tuple[Callable[..., Any], ...]:
         handle = domain.handle
         return (
             lambda attributes: inner.push_range(attributes, handle),
-            lambda: inner.pop_range(handle),
+            partial(inner.pop_range, handle),
             lambda attributes: inner.start_range(attributes, handle),
             inner.end_range,
         )

@@ -34,6 +34,9 @@ written before the fence, and what may not. `record` is the work of measuring th
 IDLE = "wait.arrivals"
 """The host's span while nothing can run: it belongs to NO_STEP."""
 
+ADMISSION = "admit"
+"""The host's span while it takes in the requests that have come: it belongs to NO_STEP."""
+
 NO_STEP = -1
 
 OPERATIONS = (

@@ -5,7 +5,7 @@ Findings are values; printing them is someone else's job. An INVALID run is show
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -112,7 +112,7 @@ def check_runs(
     findings: list[Finding] = []
     for run in judged:
         broken = check_run(run, requests_of(run.run_id), steps_of(run.run_id))
-        findings += [finding for finding in broken if run.is_measured or not finding.is_timing]
+        findings += [finding for finding in broken if run.is_timed_alike or not finding.is_timing]
     return [*findings, *_too_few_rounds([run for run in judged if run.is_measured])]
 
 
@@ -216,10 +216,13 @@ def num_computed(request: RequestRecord) -> int:
 def _off_schedule(
     run: RunRecord, requests: Sequence[RequestRecord], steps: Sequence[StepRecord]
 ) -> Iterable[Finding]:
-    """An engine takes new requests between steps, so a step may delay one by its whole length."""
+    """An engine takes new requests between steps, so a step may delay one by its whole length.
+
+    One that had to wait for a place, of max_concurrency, could be sent when the place became free.
+    """
     if not requests:
         return
-    late_ms = max((request.sent_ns - request.scheduled_ns) / 1e6 for request in requests)
+    late_ms = max((request.sent_ns - due_ns) / 1e6 for request, due_ns in _due(run, requests))
     early_ms = max((request.scheduled_ns - request.sent_ns) / 1e6 for request in requests)
     walls = step_wall_ms(requests, steps)
     allowed_ms = (float(walls.max()) if walls.size else 0.0) + SEND_SLACK_MS
@@ -232,6 +235,17 @@ def _off_schedule(
     if early_ms > 0:
         message = f"a request was handed over {early_ms:.1f} ms before its scheduled time"
         yield _finding("off-schedule", run, message)
+
+
+def _due(run: RunRecord, requests: Sequence[RequestRecord]) -> Iterator[tuple[RequestRecord, int]]:
+    """When each request could be sent at the earliest (ns)."""
+    most = run.max_concurrency
+    ended = sorted(request.finished_ns or request.sent_ns for request in requests)
+    in_order = sorted(requests, key=lambda request: (request.scheduled_ns, request.sent_ns))
+    for place, request in enumerate(in_order):
+        has_place = most is None or place < most
+        free_ns = request.scheduled_ns if has_place else ended[place - (most or 0)]
+        yield request, max(request.scheduled_ns, free_ns)
 
 
 def _too_few_rounds(measured: Sequence[RunRecord]) -> Iterable[Finding]:

@@ -44,6 +44,21 @@ class Instrument(StrEnum):
     EVENTS = "events"
 
 
+class SyncCheck(StrEnum):
+    OFF = "off"
+    WARN = "warn"
+    ERROR = "error"
+
+
+class Profiler(StrEnum):
+    NSYS = "nsys"
+    TORCH = "torch"
+
+
+class Form(StrEnum):
+    PERFETTO = "perfetto"
+
+
 class Commands(typer.core.TyperGroup):
     """A user's mistake ends any command with one message and no traceback."""
 
@@ -108,6 +123,7 @@ Seed = Annotated[
     typer.Option("--seed", help="Instead of the scenario's.", metavar="N", parser=_whole_number),
 ]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
+RunDir = Annotated[Path, typer.Argument(help="The folder of a run.", metavar="RUN_DIR")]
 OutputDir = Annotated[
     str,
     typer.Option("--output-dir", "-o", help="Where the run's own folder is made.", metavar="DIRECTORY"),
@@ -131,6 +147,49 @@ def run(
             "--instrument", help="Of one more run of every arm, which enters no verdict; off: no such run."
         ),
     ] = Instrument.EVENTS,
+    sync_check: Annotated[
+        SyncCheck,
+        typer.Option(
+            "--sync-check",
+            help="In one more run of every arm, look for copies and reads that wait for the device in "
+            "silence: warn of them, or let the first be an error.",
+        ),
+    ] = SyncCheck.OFF,
+    is_traced: Annotated[
+        bool,
+        typer.Option(
+            "--torch-trace", help="Have torch's profiler record that run too: traces/RUN.json in the folder."
+        ),
+    ] = False,
+    has_window: Annotated[
+        bool,
+        typer.Option(
+            "--window",
+            help="Have the NVTX range 'stepcost window' open in that run while its batch is steady.",
+        ),
+    ] = False,
+    goodput: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--goodput",
+            help="Gates in ms that a good request meets: 'ttft:200 tpot:20 e2el:900'; repeatable.",
+            metavar="NAME:MS",
+        ),
+    ] = None,
+    until_precision: Annotated[
+        str | None,
+        typer.Option(
+            "--until-precision",
+            help="Rounds until every 95 % interval of a ratio is at most so wide: 1%; at least 10 rounds.",
+            metavar="PERCENT",
+        ),
+    ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            "--budget", help="The time --until-precision may take, shared by all cases: 10m.", metavar="TIME"
+        ),
+    ] = None,
     label: Annotated[
         str | None, typer.Option("--label", help="A name in the folder's name.", metavar="TEXT")
     ] = None,
@@ -141,11 +200,21 @@ def run(
     130 interrupted, partial results kept.
     """
     from suite import commands
+    from suite.goodput import goodput_override
+    from suite.precision import read_precision
 
-    options = replace(_options(device, arms, rounds, overrides, seed), instrument=instrument.value)
-    if not output_dir:
-        raise SuiteError("--output-dir '': it is empty; name a folder")
-    code = commands.run(paths, options, Path(output_dir), label, is_dry_run, _screen(is_json))
+    options = replace(
+        _options(device, arms, rounds, overrides, seed),
+        instrument=instrument.value,
+        sync_check=sync_check.value,
+        is_traced=is_traced,
+        has_window=has_window,
+        until=read_precision(until_precision, budget),
+    )
+    if goodput is not None:
+        options = replace(options, overrides=(*options.overrides, goodput_override(goodput)))
+    place = _place(output_dir)
+    code = commands.run(paths, options, place, label, is_dry_run, _screen(is_json))
     if not is_dry_run:
         _finish_output()  # what was measured decides the exit code, whoever reads the table
     _leave(code)
@@ -257,13 +326,127 @@ def list_known(
 
 @app.command()
 def report(
-    run_dir: Annotated[Path, typer.Argument(help="The folder of a run.", metavar="RUN_DIR")],
+    run_dir: RunDir,
     is_json: Json = False,
 ) -> None:
     """Make the summary and the report of a run folder anew."""
     from suite import commands
 
     _leave(commands.report(run_dir, _screen(is_json)))
+
+
+@app.command()
+def export(
+    run_dir: RunDir,
+    form: Annotated[Form, typer.Option("--format", help="perfetto: Chrome trace events.")] = Form.PERFETTO,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Instead of trace.json in the run's folder.", metavar="FILE"),
+    ] = None,
+    is_json: Json = False,
+) -> None:
+    """Write the steps and spans of a run for a viewer: lanes of host and device, arrows, counters."""
+    from suite.profile import commands
+
+    assert form is Form.PERFETTO
+    _leave(commands.export(run_dir, output, _screen(is_json)))
+
+
+@app.command()
+def profile(
+    target: Annotated[
+        Path | None,
+        typer.Argument(
+            help="A scenario to run under a profiler; with --import, a run's folder to compare with.",
+            metavar="SCENARIO|RUN_DIR",
+            show_default=False,
+        ),
+    ] = None,
+    capture: Annotated[
+        Path | None,
+        typer.Option(
+            "--import",
+            help="Show this capture: .sqlite, .nsys-rep or .qdstrm of nsys, .json of torch's profiler.",
+            metavar="FILE",
+        ),
+    ] = None,
+    has_window: Annotated[
+        bool, typer.Option("--window", help="Only the steps in which the batch is steady.")
+    ] = False,
+    tool: Annotated[
+        Profiler, typer.Option("--tool", help="Nsight Systems, or torch's own profiler in the device.")
+    ] = Profiler.NSYS,
+    arm: Annotated[
+        str | None, typer.Option("--arm", help="Instead of the scenario's first.", metavar="NAME")
+    ] = None,
+    device: Device = "auto",
+    output_dir: OutputDir = "results",
+    overrides: Set = None,
+    seed: Seed = None,
+    is_json: Json = False,
+) -> None:
+    """Run one arm under a profiler and compare its ranges with our own records, or import a capture.
+
+    A run that you put under nsys yourself can be imported as well: nsys profile -t nvtx -o FILE python -m
+    suite run ..., then profile --import FILE RUN_DIR.
+    """
+    from suite.profile import commands
+
+    if capture is not None:
+        _leave(commands.import_capture(capture, target, _screen(is_json)))
+    elif target is not None:
+        options = replace(_options(device, None, None, overrides, seed), has_window=has_window)
+        place = _place(output_dir)
+        _leave(commands.profile(target, tool.value, arm, options, place, _screen(is_json)))
+    else:
+        raise SuiteError("profile: give a scenario to run, or a capture with --import FILE")
+
+
+@app.command()
+def micro(
+    device: Annotated[
+        str, typer.Option("--device", help="auto, cuda, process or inline.", metavar="KIND")
+    ] = "auto",
+    model: Annotated[
+        str, typer.Option("--model", help="Whose linear layers and width are measured.", metavar="NAME")
+    ] = "tiny-qwen3",
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            "--threads", help="Compute threads of a CPU device; 1.", metavar="N", parser=_whole_number
+        ),
+    ] = None,
+    only: Annotated[
+        str | None,
+        typer.Option("--only", help="Groups or names of measurements: a,b.", metavar="NAMES"),
+    ] = None,
+    is_fresh: Annotated[
+        bool, typer.Option("--fresh", help="Measure the ceilings anew, though they are kept.")
+    ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "--output-dir",
+            "-o",
+            help="A folder, such as a run's, for micro.json.",
+            metavar="RUN_DIR",
+        ),
+    ] = None,
+    is_json: Json = False,
+) -> None:
+    """Measure what the machine can do at best, and the parts of a step by themselves.
+
+    Exit code 1 where not everything could be measured, 130 where it was interrupted; what was measured is
+    printed and kept.
+    """
+    from suite import commands
+
+    _leave(
+        commands.micro(
+            device, model, 1 if threads is None else threads, only, is_fresh, output, _screen(is_json)
+        )
+    )
 
 
 def _options(
@@ -277,6 +460,12 @@ def _options(
 
     names = tuple(name.strip() for name in arms.split(",")) if arms is not None else None
     return Options(device, names, rounds, tuple(overrides or ()), seed)
+
+
+def _place(output_dir: str) -> Path:
+    if not output_dir:
+        raise SuiteError("--output-dir '': it is empty; name a folder")
+    return Path(output_dir)
 
 
 def _screen(is_json: bool) -> Screen:

@@ -10,14 +10,24 @@ from pathlib import Path
 
 from runner.core import RunnerError
 from runner.device.base import DEVICE_KINDS
-from runner.models import MODELS
+from runner.models import MODELS, get_model
 from suite.arms import arm_lines, named_arm
 from suite.cost import CostLimits, CostSchedule, cost_document, cost_plan
 from suite.environment import DeviceFacts, capture
 from suite.errors import SuiteError
-from suite.experiment import EXIT_FINE, Experiment, Stop, exit_code
+from suite.experiment import EXIT_FINE, EXIT_INTERRUPTED, EXIT_WRONG, Experiment, Stop, exit_code
+from suite.kept_ceilings import of_cases, to_document
 from suite.metrics import DEFINITIONS
-from suite.plan import Options, Plan, find_files, for_check, load_scenarios, make_plan
+from suite.plan import (
+    Options,
+    Plan,
+    checked_threads,
+    find_files,
+    for_check,
+    load_scenarios,
+    make_plan,
+    timed_device,
+)
 from suite.progress import (
     logprobs_text,
     make_console,
@@ -83,6 +93,9 @@ def run(
         with make_progress(make_progress_console(sys.stderr), plan) as progress:
             experiment = Experiment(plan, folder.path, progress, stop, folder.append_run, keep_device)
             records = experiment.run()
+        folder.write_ceilings(to_document(of_cases(plan.cases, plan.device)))
+        for text in experiment.stopped:
+            make_progress_console(sys.stderr).print(text)
         published = publish(folder.path, stop.is_requested)
     try:
         _show_results(published, screen)
@@ -181,7 +194,7 @@ def expand(paths: Sequence[Path], options: Options, screen: Screen) -> int:
     plan = make_plan(paths, options)
     lines = [
         f"{case.case.case_id}  {case.title}: {case.num_requests} requests, arms "
-        f"{', '.join(case.arms)}, {case.rounds} rounds"
+        f"{', '.join(case.arms)}, {case.rounds_text} rounds"
         for case in plan.cases
     ]
     screen.show([*lines, *_skipped_lines(plan.skipped)], plan.document()["cases"])
@@ -215,6 +228,43 @@ def explain(paths: Sequence[Path], arm_name: str, options: Options, screen: Scre
         for case in expand_cases(scenario)
     ]
     screen.show([render(explanation) for explanation in found], [document(item) for item in found])
+    return EXIT_FINE
+
+
+def micro(
+    device: str,
+    model: str,
+    num_threads: int,
+    only: str | None,
+    is_fresh: bool,
+    output: Path | None,
+    screen: Screen,
+) -> int:
+    """Measure ceilings and micro-benchmarks in a process of their own; keep them where asked to."""
+    from suite.micro.catalogue import choose
+    from suite.micro.protocol import Order
+    from suite.micro.session import measure
+    from suite.micro.table import document, lines
+
+    order = Order(
+        device=timed_device(device),
+        model=get_model(model).name,
+        num_threads=checked_threads(num_threads),
+        chosen=choose(only),
+        is_fresh=is_fresh,
+    )
+    console = make_progress_console(sys.stderr)
+    folder = None if output is None else RunFolder.reuse(output)
+    findings = measure(order, lambda text: console.print(f"measuring {text}"))
+    screen.show(lines(findings), document(findings))
+    if folder is not None:
+        console.print(f"kept in {folder.write_micro(document(findings))}")
+    if findings.is_interrupted:
+        console.print("interrupted: what was measured before is above")
+        return EXIT_INTERRUPTED
+    if findings.failure is not None:
+        console.print(f"error: not everything was measured: {findings.failure}")
+        return EXIT_WRONG
     return EXIT_FINE
 
 
@@ -271,11 +321,16 @@ def _plan_lines(plan: Plan) -> Iterable[str]:
     for case in plan.cases:
         yield (
             f"{case.title}: {case.num_requests} requests, arms {', '.join(case.arms)}, "
-            f"{case.warmup_rounds} warm-up and {case.rounds} measured rounds"
+            f"{case.warmup_rounds} warm-up and {case.rounds_text} measured rounds"
         )
         yield from (f"  {note}" for note in case.notes)
     yield from _skipped_lines(plan.skipped)
-    yield f"{len(plan.cases)} cases, {plan.num_runs} runs on device {plan.device}; nothing was run"
+    runs = f"{_up_to(plan)}{plan.num_runs} runs"
+    yield f"{len(plan.cases)} cases, {runs} on device {plan.device}; nothing was run"
+
+
+def _up_to(plan: Plan) -> str:
+    return "up to " if any(case.until for case in plan.cases) else ""
 
 
 def _skipped_lines(skipped: Sequence[tuple[str, str]]) -> list[str]:

@@ -15,7 +15,8 @@ from runner.config import RunnerConfig
 from runner.models import ModelSpec
 from suite.embeds_file import FileRows, read_rows
 from suite.errors import KeyedError, SuiteError
-from suite.need import Need, exact_share, image_positions, seeded
+from suite.need import Need, exact_share, image_positions
+from suite.seeding import seeded
 from suite.traffic import Traffic
 
 

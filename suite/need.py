@@ -1,15 +1,14 @@
-"""What is asked for before a single id is drawn: the nouns of a demand, seeds, exact shares."""
+"""What is asked for before a single id is drawn: the nouns of a demand, exact shares."""
 
 from __future__ import annotations
 
-import hashlib
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal, NamedTuple
 
-import numpy as np
-
+from runner.config import RunnerConfig
 from runner.models import ModelSpec
 from suite.embeds_file import FileRows
 
@@ -28,12 +27,29 @@ class SharedPrefix(NamedTuple):
     has_shared_images: bool = False
 
 
+class TextBlocks(NamedTuple):
+    """A text as blocks, block i up to `ends[i]`: the first tokens of the `longest` that its id stands for."""
+
+    ids: tuple[int, ...]
+    ends: tuple[int, ...]
+    longest: int
+
+    def spans(self) -> Iterator[tuple[int, int, int]]:
+        """Each block's id, first position and end; one that scaling or truncation left empty has none."""
+        first = 0
+        for block_id, end in zip(self.ids, self.ends, strict=True):
+            if end > first:
+                yield block_id, first, end
+            first = end
+
+
 @dataclass(frozen=True, slots=True)
 class Need:
     """One request to come: `text_tokens` text ids, images, and how many tokens to generate.
 
     `embeds`: its prompt comes as embeddings, all of it or some positions; `rows`: those of a file, which
-    are the whole prompt. `prefix`: the part of its text that it shares with others.
+    are the whole prompt. `prefix`: the part of its text that it shares with others; `blocks`: all of its
+    text, as a trace recorded it.
     """
 
     arrival_s: float
@@ -43,6 +59,7 @@ class Need:
     embeds: EmbedsKind | None = None
     rows: FileRows | None = None
     prefix: SharedPrefix | None = None
+    blocks: TextBlocks | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,20 +68,6 @@ class Demand:
 
     needs: tuple[Need, ...]
     notes: tuple[str, ...]
-
-
-def seeded(seed: int, purpose: str, index: int = 0) -> np.random.Generator:
-    """A generator of its own for each purpose and index, the same in every process."""
-    return np.random.Generator(np.random.PCG64(int.from_bytes(_digest(seed, purpose, index)[:16], "little")))
-
-
-def derived_seed(seed: int, purpose: str, index: int = 0) -> int:
-    """A seed of its own for each purpose and index, from 0 to 2**63 - 1, the same in every process."""
-    return int.from_bytes(_digest(seed, purpose, index)[:8], "little") >> 1
-
-
-def _digest(seed: int, purpose: str, index: int) -> bytes:
-    return hashlib.sha256(f"stepcost:{seed}:{purpose}:{index}".encode()).digest()
 
 
 def image_positions(model: ModelSpec) -> int:
@@ -80,3 +83,11 @@ def exact_share(count: int, ratio: float) -> int:
 def scaled(count: int, scale: float) -> int:
     """`count * scale` rounded up, at least 1. Exact, so that 100 * 0.07 is 7 and not 8."""
     return max(1, math.ceil(count * Fraction(repr(scale))))
+
+
+def room(runner: RunnerConfig) -> tuple[int, str]:
+    """Positions one request may take, and the key to raise where that is too few."""
+    capacity = runner.num_blocks * runner.block_size
+    if capacity < runner.max_model_len:
+        return capacity, f"the cache of runner.num_blocks x runner.block_size holds {capacity}"
+    return runner.max_model_len, f"runner.max_model_len is {runner.max_model_len}"

@@ -10,11 +10,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from runner.core import usable_cores
 from runner.device.base import DEVICE_KINDS, cuda_is_usable
 from runner.repeats import NO_REPEATS, Turn
 from runner.spans import Level
+from runner.sync_check import SyncCheck
 from suite.arms import named_arm, twice, why_not
+from suite.comparison import primary_metrics
 from suite.errors import SuiteError
+from suite.precision import MAX_ROUNDS as MAX_ADAPTIVE_ROUNDS
+from suite.precision import MIN_ROUNDS as MIN_ADAPTIVE_ROUNDS
+from suite.precision import Precision
+from suite.ratios import MIN_ROUNDS
 from suite.scenario import Case, Scenario, expand, load_scenario, missing_requirements
 from suite.schema import one_of
 from suite.store import safe_name
@@ -38,7 +45,13 @@ MIN_AMPLIFIED_ROUNDS = 5
 class Options:
     """What the command line says over every scenario; None leaves it to the scenario.
 
+    `until`: rounds go on until the intervals are narrow; with it `rounds` is the most there may be.
+
     `instrument`: of one more run of every arm, whose times enter no verdict; with "off" there is none.
+    `sync_check`: likewise of yet another, which looks for silent waits.
+    `is_traced`: torch's profiler records that run as well.
+    `is_traced`: torch's profiler records that run as well. `has_window`: a range is open while its batch is
+    steady.
     """
 
     device: str = AUTO
@@ -47,6 +60,10 @@ class Options:
     overrides: tuple[str, ...] = ()
     seed: int | None = None
     instrument: Level = "off"
+    sync_check: SyncCheck = "off"
+    is_traced: bool = False
+    has_window: bool = False
+    until: Precision | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +74,18 @@ class PlannedRun:
     is_warmup: bool
     rotation: int | None = None
     instrument: Level = "off"
+    sync_check: SyncCheck = "off"
+    is_traced: bool = False
+    has_window: bool = False
     repeats: Mapping[str, int] = field(default_factory=dict)
     turns: tuple[Turn, ...] = ()
+    is_aa: bool = False
+
+    @property
+    def is_of_round(self) -> bool:
+        """Whether it belongs to a measured round: those that enter a verdict, and the A/A runs."""
+        is_plain = self.instrument == "off" and self.sync_check == "off" and not self.repeats
+        return is_plain and not self.is_warmup and self.rotation is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +94,8 @@ class PlannedCase:
 
     With `num_rotations` it is a token check: every arm runs once in each rotation of the token case.
     `amplify`: span -> how often its commands are run, in rounds of their own after all others.
+    `reference` is the arm that others are compared with; with `has_aa` it runs twice in each measured round.
+    With `until` there may be fewer than `rounds` (suite/pace.py).
     """
 
     case: Case
@@ -78,7 +107,17 @@ class PlannedCase:
     notes: tuple[str, ...]
     num_rotations: int = 0
     instrument: Level = "off"
+    sync_check: SyncCheck = "off"
+    is_traced: bool = False
+    has_window: bool = False
     amplify: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    reference: str | None = None
+    has_aa: bool = False
+    until: Precision | None = None
+
+    @property
+    def rounds_text(self) -> str:
+        return str(self.rounds) if self.until is None else f"up to {self.rounds}"
 
     @property
     def seed(self) -> int:
@@ -94,8 +133,9 @@ class PlannedCase:
         return name if label == name else f"{name} [{label}]"
 
     def runs(self) -> list[PlannedRun]:
-        """Warm-up rounds, those that count, one with instruments; each runs every arm, in a seeded order.
-        Then those with repeats.
+        """Warm-up rounds, those that count, one with instruments, one that looks for silent waits.
+
+        Each runs every arm, in a seeded order. Then those with repeats.
 
         Of a token check: the rotations of one arm after the other.
         """
@@ -104,16 +144,15 @@ class PlannedCase:
         warmups = [self._round("w", number) for number in range(self.warmup_rounds)]
         rounds = [self._round("r", number) for number in range(self.rounds)]
         instrumented = [] if self.instrument == "off" else [self._round("i", 0)]
-        plain = [run for one_round in (*warmups, *rounds, *instrumented) for run in one_round]
+        checked = [] if self.sync_check == "off" else [self._round("s", 0)]
+        plain = [run for one_round in (*warmups, *rounds, *instrumented, *checked) for run in one_round]
         return [*plain, *self._amplified()] if self.amplify else plain
 
     def _amplified(self) -> list[PlannedRun]:
         """Of each arm a run to be replayed and one with instruments; then rounds, each of them shuffled."""
         first = [run for arm in self.arms for run in self.first_amplified(arm, tuple(self.amplify))]
-        rounds = [
-            self.amplified_round(number, self.arms, self.amplify)
-            for number in range(max(self.rounds, MIN_AMPLIFIED_ROUNDS))
-        ]
+        num_rounds = max(self.rounds if self.until is None else 0, MIN_AMPLIFIED_ROUNDS)
+        rounds = [self.amplified_round(number, self.arms, self.amplify) for number in range(num_rounds)]
         return [*first, *(run for one_round in rounds for run in one_round)]
 
     def first_amplified(self, arm: str, spans: Sequence[str]) -> list[PlannedRun]:
@@ -151,19 +190,26 @@ class PlannedCase:
         draw.shuffle(runs)
         return runs
 
-    def _round(self, letter: Literal["w", "r", "i"], number: int) -> list[PlannedRun]:
+    def _round(self, letter: Literal["w", "r", "i", "s"], number: int) -> list[PlannedRun]:
         instrument: Level = self.instrument if letter == "i" else "off"
-        order = list(self.arms)
+        sync_check: SyncCheck = self.sync_check if letter == "s" else "off"
+        order = [(arm, False) for arm in self.arms]
+        if self.has_aa and self.reference is not None and letter == "r":
+            order.append((self.reference, True))
         random.Random(f"{self.seed}:{self.case.case_id}:{letter}{number}").shuffle(order)
         return [
             PlannedRun(
-                f"{self._stem}-{safe_name(arm)}-{letter}{number}",
+                f"{self._stem}-{safe_name(arm)}-{'aa' if is_aa else letter}{number}",
                 arm,
                 number,
                 is_warmup=letter == "w",
                 instrument=instrument,
+                sync_check=sync_check,
+                is_traced=self.is_traced and instrument != "off",
+                has_window=self.has_window and instrument != "off",
+                is_aa=is_aa,
             )
-            for arm in order
+            for arm, is_aa in order
         ]
 
     def _rotation(self, arm: str, by: int) -> PlannedRun:
@@ -203,6 +249,10 @@ class Plan:
                 "rounds": self.options.rounds,
                 "seed": self.options.seed,
                 "instrument": self.options.instrument,
+                "sync_check": self.options.sync_check,
+                "window": self.options.has_window,
+                "until_precision_percent": self.options.until.percent if self.options.until else None,
+                "budget_s": self.options.until.budget_s if self.options.until else None,
                 "set": list(self.options.overrides),
             },
             "scenarios": [_resolved(scenario, self.options) for scenario in self.scenarios],
@@ -213,6 +263,9 @@ class Plan:
                     "label": planned.case.label,
                     "values": dict(planned.case.values),
                     "arms": list(planned.arms),
+                    "reference": planned.reference,
+                    "primary_metrics": list(primary_metrics(planned.case.scenario.traffic.arrivals.kind)),
+                    "has_aa": planned.has_aa,
                     "rounds": planned.rounds,
                     "warmup_rounds": planned.warmup_rounds,
                     "workload_hash": planned.workload_hash,
@@ -229,7 +282,7 @@ def make_plan(paths: Sequence[Path], options: Options) -> Plan:
     """Load, expand and build all of it. SuiteError or RunnerError at the first mistake of the user's."""
     device = choose_device(options.device)
     _check_arms(options.arms)
-    _check_rounds(options.rounds)
+    _check_rounds(options)
     scenarios = load_scenarios(paths, options)
     skipped: list[tuple[str, str]] = []
     cases: list[PlannedCase] = []
@@ -252,7 +305,10 @@ def for_check(plan: Plan) -> Plan:
             warmup_rounds=0,
             num_rotations=min(MAX_REQUESTS, case.num_requests),
             instrument="off",
+            sync_check="off",
             amplify={},
+            has_aa=False,
+            until=None,
         )
         for case in plan.cases
     )
@@ -273,6 +329,22 @@ def choose_device(name: str) -> str:
             "use --device process"
         )
     return name
+
+
+def timed_device(name: str) -> str:
+    """The kind of device to time things on; SuiteError for those that are never for timing."""
+    kind = choose_device(name)
+    if kind == "lazy" or SHUFFLE.fullmatch(kind):
+        raise SuiteError(f"--device {name}: it is never for timing; use auto, process, inline or cuda")
+    return kind
+
+
+def checked_threads(number: int) -> int:
+    """SuiteError for a number of compute threads that this machine cannot run."""
+    most = usable_cores()
+    if not 1 <= number <= most:
+        raise SuiteError(f"--threads {number}: it must be from 1 to {most}, the cores this process may use")
+    return number
 
 
 def _has_cuda() -> bool:
@@ -328,7 +400,13 @@ def _check_arms(arms: tuple[str, ...] | None) -> None:
         raise SuiteError(f"--arms {','.join(arms)}: {reason}")
 
 
-def _check_rounds(rounds: int | None) -> None:
+def _check_rounds(options: Options) -> None:
+    rounds = options.rounds
+    if rounds is not None and options.until is not None and rounds < MIN_ADAPTIVE_ROUNDS:
+        raise SuiteError(
+            f"--rounds {rounds}: with --until-precision it is the most rounds there may be, at least "
+            f"{MIN_ADAPTIVE_ROUNDS}"
+        )
     if rounds is not None and not 1 <= rounds <= MAX_ROUNDS:
         raise SuiteError(f"--rounds {rounds}: it must be a whole number from 1 to {MAX_ROUNDS}")
 
@@ -340,17 +418,52 @@ def _plan_case(case: Case, options: Options) -> PlannedCase:
         reason = why_not(named_arm(name), case.model_spec, case.scenario.traffic)
         if reason is not None:
             raise SuiteError(f"{case.scenario.path}: arms: {reason}")
+    reference = _reference(case.scenario, arms)
+    until = options.until if _num_compared(arms, reference) else None
+    rounds = options.rounds or (case.scenario.rounds if until is None else MAX_ADAPTIVE_ROUNDS)
     return PlannedCase(
         case=case,
         arms=arms,
-        rounds=options.rounds or case.scenario.rounds,
+        rounds=rounds,
         warmup_rounds=case.scenario.warmup_rounds,
         workload_hash=workload.hash,
         num_requests=len(workload.requests),
         notes=workload.notes,
         instrument=options.instrument,
+        sync_check=options.sync_check,
+        is_traced=options.is_traced,
+        has_window=options.has_window,
         amplify=case.scenario.amplify,
+        reference=reference,
+        has_aa=_has_aa(case.scenario, arms, reference, rounds),
+        until=until,
     )
+
+
+def _reference(scenario: Scenario, arms: Sequence[str]) -> str | None:
+    """The scenario's `baseline`; else the first right arm that is sync, else the first right one."""
+    if scenario.baseline is not None:
+        if scenario.baseline not in arms:
+            raise SuiteError(
+                f"--arms {','.join(arms)}: the scenario's baseline is {scenario.baseline}; name it too, or "
+                "put another in its place with --set baseline=ARM"
+            )
+        return scenario.baseline
+    right = [name for name in arms if named_arm(name).is_right]
+    sync = [name for name in right if named_arm(name).scheduling == "sync"]
+    return next(iter((*sync, *right)), None)
+
+
+def _has_aa(scenario: Scenario, arms: Sequence[str], reference: str | None, rounds: int) -> bool:
+    """Whether A/A runs are made: as the scenario says, else wherever a verdict may come of them."""
+    if reference is None or scenario.aa is not None:
+        return reference is not None and bool(scenario.aa)
+    return _num_compared(arms, reference) > 0 and rounds >= MIN_ROUNDS
+
+
+def _num_compared(arms: Sequence[str], reference: str | None) -> int:
+    """How many arms get a verdict."""
+    return sum(named_arm(name).is_right for name in arms if name != reference)
 
 
 def _resolved(scenario: Scenario, options: Options) -> dict[str, object]:

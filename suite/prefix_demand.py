@@ -13,7 +13,8 @@ from dataclasses import replace
 import numpy as np
 
 from suite.errors import KeyedError
-from suite.need import Need, SharedPrefix, seeded
+from suite.need import Need, SharedPrefix
+from suite.seeding import seeded
 from suite.traffic import SharedPrefixes, Traffic
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from suite.need import SharedPrefix, seeded
+from suite.need import SharedPrefix, TextBlocks
+from suite.seeding import seeded
 
 Positions = npt.NDArray[np.int64]
 
@@ -32,6 +33,16 @@ def other_ids(
     drawn = generator.integers(0, len(text_ids) - 1, size=len(ids))
     others: npt.NDArray[np.int64] = text_ids[drawn + (drawn >= right)]
     return others
+
+
+def block_text(text_ids: npt.NDArray[np.int64], blocks: TextBlocks, seed: int) -> list[int]:
+    """The text that blocks make: each id has the same tokens in every prompt, drawn from (seed, id)."""
+    parts = []
+    for block_id, first, end in blocks.spans():
+        generator = seeded(seed, "block text", block_id)
+        parts.append(generator.integers(0, len(text_ids), size=blocks.longest)[: end - first])
+    text: list[int] = text_ids[np.concatenate(parts)].tolist()
+    return text
 
 
 @dataclass(frozen=True, slots=True)

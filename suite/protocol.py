@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from runner.repeats import Turn
 from runner.spans import Level
+from runner.sync_check import SyncCheck
 from suite.environment import DeviceFacts
 from suite.record import Failure, RunRecord
 
@@ -50,9 +51,11 @@ class RunArm(_Message):
     """Run one arm once. Answered by any number of Progress, then Finished or StorageFailed.
 
     With a `rotation` it serves the token case (suite/token_case.py), so many requests of it moved to the end.
+    `is_traced`: torch's profiler records it, where it has an instrument and a folder.
+    `has_window`: the range `stepcost window` is open while its batch is steady.
     `repeats`: span -> how often its commands are run (runner.commands.is_repeatable), at most where `turns`
-    say in which step (runner/repeats.py). All runs of an arm that
-    have any, be it once, take the same steps: the later ones replay the first, whose tokens are checked.
+    say in which step (runner/repeats.py). All runs of an arm that have any, be it once, take the same steps:
+    the later ones replay the first, whose tokens are checked.
     """
 
     type: Literal["run"] = "run"
@@ -62,8 +65,12 @@ class RunArm(_Message):
     is_warmup: bool
     rotation: int | None = None
     instrument: Level = "off"
+    sync_check: SyncCheck = "off"
+    is_traced: bool = False
+    has_window: bool = False
     repeats: dict[str, int] = {}
     turns: tuple[Turn, ...] = ()
+    is_aa: bool = False
 
 
 class Close(_Message):

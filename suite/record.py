@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict
 
 from runner.repeats import Turn
 from runner.spans import Level
+from runner.sync_check import SyncCheck
 
 SCHEMA_VERSION = 1
 
@@ -103,19 +104,34 @@ class RunRecord(_Frozen):
     warnings: tuple[str, ...] = ()  # what to beware of in its figures, though no rule is broken
     num_steps: int = 0
     num_requests: int = 0
+    max_concurrency: int | None = None  # how many requests the schedule let in at once; None: no limit
     scheduling: Literal["sync", "async"] | None = None  # what the gate decided, and why
     scheduling_reason: str | None = None
     is_control: bool = False  # a negative control: its arm is wrong by design
     rotation: int | None = None  # of a token check: by how many requests the order was rotated
     predicts_wrong: bool | None = None  # of a control: whether its flags predict wrong tokens; None: unknown
     instrument: Level = "off"  # what recorded its spans; above off its times enter no verdict
+    sync_check: SyncCheck = "off"  # whether silent waits were looked for, which takes time as well
     repeats: Mapping[str, int] = {}  # of an amplified run: span -> how often its commands were run, at most
     turns: tuple[Turn, ...] = ()  # and in which step (runner/repeats.py); none: in every step
+    is_aa: bool = False  # the reference arm once more in its round: held against itself, in no other figure
     clock_uncertainty_ns: int | None = None  # of device times on the host's clock; None: no spans of it
 
     @property
+    def is_instrumented(self) -> bool:
+        """Whether its spans are those of the plain run: instruments, and nothing amplified."""
+        return self.instrument != "off" and not self.repeats
+
+    @property
     def is_measured(self) -> bool:
-        """Whether its times may enter a statistic: no warm-up, no instrument, nothing amplified."""
+        """Whether its times may enter a statistic: no warm-up, instrument, amplification or A/A repeat."""
+        return self.is_timed_alike and not self.is_aa
+
+    @property
+    def is_timed_alike(self) -> bool:
+        """Whether it was run as measured runs are: those, and the repeats for the A/A floor."""
+        if self.sync_check != "off":
+            return False
         return not self.is_warmup and self.instrument == "off" and not self.repeats
 
 

@@ -13,7 +13,7 @@ from runner.core import Request
 from runner.measure import StepRecord, now_ns
 from runner.repeats import Turn, repeats_in
 from runner.spans import upload_span
-from suite.arrivals import ScheduledArrivals
+from suite.arrivals import EndedNs, OnPoll, ScheduledArrivals, WorkloadArrivals
 from suite.workload import WorkloadRequest
 
 _SAME = (
@@ -24,19 +24,32 @@ _SAME = (
 assert set(_SAME) <= {item.name for item in fields(StepRecord)}
 
 
-class RecordedArrivals(ScheduledArrivals):
-    """Requests by their schedule; `handed_at` says at which ask each was handed over."""
+class RecordedArrivals:
+    """Requests as `arrivals` hand them over; `handed_at` says at which ask each was."""
 
-    def __init__(self, requests: Sequence[WorkloadRequest], is_timed: bool) -> None:
-        super().__init__(requests, is_timed)
+    def __init__(self, arrivals: WorkloadArrivals) -> None:
+        self._arrivals = arrivals
         self.handed_at: list[int] = []
         self._num_asks = 0
 
+    @property
+    def start_ns(self) -> int:
+        return self._arrivals.start_ns
+
+    def start(self, on_poll: OnPoll | None = None, ended_ns: EndedNs | None = None) -> None:
+        self._arrivals.start(on_poll, ended_ns)
+
+    def scheduled_ns(self, index: int) -> int:
+        return self._arrivals.scheduled_ns(index)
+
     def due(self) -> Sequence[Request]:
-        due = super().due()
+        due = self._arrivals.due()
         self.handed_at += [self._num_asks] * len(due)
         self._num_asks += 1
         return due
+
+    def wait(self) -> bool:
+        return self._arrivals.wait()
 
 
 class ReplayedArrivals(ScheduledArrivals):

@@ -12,19 +12,21 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import psutil
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 from ruamel.yaml import YAML
 
 from runner.config import RunnerConfig
 from runner.core import MAX_LOGPROBS, RunnerError, usable_cores
 from runner.models import MODELS, ModelSpec, get_model
 from suite.arms import named_arm, twice, why_not
+from suite.arrival_kinds import Ramp, TraceReplay, process_of
 from suite.case_label import case_label
 from suite.demand import plan_demand
 from suite.errors import KeyedError, SuiteError
+from suite.goodput import Goodput
 from suite.need import Demand, image_positions
 from suite.repeatable import MAX_REPEATS, repeatable_spans
 from suite.sampling import check_token_ids
@@ -42,15 +44,23 @@ from suite.schema import (
     Seed,
     StrictModel,
     broken_rule,
+    listed,
     one_of,
     validated,
     value_error,
 )
-from suite.traffic import Constant, TraceReplay, Traffic
+from suite.traces.servegen import client_files, is_servegen
+from suite.traffic import Traffic
 from suite.yaml_source import Source, read_source, show
 
 _DEFAULTS = RunnerConfig()
 _FLOAT_BYTES = 4
+# Not in a case's id while they have their default, so that ids from before there were any stay as they are.
+_YOUNG_ARRIVAL_KEYS: Mapping[str, object] = {
+    "failed_requests": "skip",
+    "max_concurrency": None,
+    "process": None,
+}
 
 Repeats = Annotated[int, Field(ge=1, le=MAX_REPEATS)]
 
@@ -90,6 +100,9 @@ class ScenarioKeys(StrictModel):
     a round, after `warmup_rounds` that are kept out of the statistics; a run ends after `timeout_s`.
     `amplify` names spans whose commands are then repeated, that many times, in rounds of their own: the slope
     of the step's time is what one of them costs.
+    Arms are compared with `baseline`, by default the first right sync arm. With `aa` it runs twice a round,
+    so that the noise is known; where that is not said, it does if there are rounds enough for a verdict.
+    `goodput` names the gates, in ms, that a request must meet to count as good.
     """
 
     name: Annotated[str, Field(min_length=1, max_length=100, examples=["my-scenario"])]
@@ -103,6 +116,9 @@ class ScenarioKeys(StrictModel):
     ]
     sweep: Mapping[str, Annotated[tuple[object, ...], AsTuple]] = Field(default_factory=dict)
     arms: Annotated[tuple[str, ...], AsTuple, Field(min_length=1)] = ("sync-ids",)
+    baseline: str | None = None
+    aa: bool | None = None
+    goodput: Annotated[Goodput | None, Field(examples=["{ttft: 200, tpot: 20}"])] = None
     rounds: Annotated[int, Field(ge=1, le=10_000)] = 3
     warmup_rounds: Annotated[int, Field(ge=0, le=10_000)] = 1
     seed: Seed = 0
@@ -153,6 +169,16 @@ class ScenarioKeys(StrictModel):
                     "such as [1, 33, 257]"
                 )
         return value
+
+    @model_validator(mode="after")
+    def _baseline_is_a_right_arm(self) -> Self:
+        if self.baseline is None:
+            return self
+        if self.baseline not in self.arms:
+            raise broken_rule(f"it must be one of the scenario's arms: {listed(self.arms)}", key="baseline")
+        if not named_arm(self.baseline).is_right:
+            raise broken_rule("it is wrong by design: compare with a right arm", key="baseline")
+        return self
 
 
 class Scenario(ScenarioKeys):
@@ -303,13 +329,22 @@ def _check_lookup(sizes: RunnerSection) -> None:
 
 def _check_last_arrival(scenario: Scenario, demand: Demand) -> None:
     last_s = demand.needs[-1].arrival_s
-    if isinstance(scenario.traffic.arrivals, Constant) and last_s >= scenario.timeout_s:
-        raise KeyedError(
-            "traffic.arrivals.rate",
-            f"the last of {len(demand.needs)} requests would come after {last_s:,.6g} s, and a run ends "
-            f"after timeout_s, {scenario.timeout_s:g} s: raise the rate or timeout_s, or lower "
-            "traffic.num_requests",
-        )
+    if last_s < scenario.timeout_s:
+        return
+    arrivals, key, mend = scenario.traffic.arrivals, "", "raise the rate or timeout_s, or lower "
+    process = process_of(arrivals)
+    if isinstance(process, TraceReplay):
+        key, mend = "time_scale", "lower it or raise timeout_s, or lower "
+    else:
+        key = "to_rate" if isinstance(process, Ramp) else "rate"
+    if process is not arrivals:
+        key = f"process.{key}"
+    count = "traffic.arrivals.limit" if isinstance(arrivals, TraceReplay) else "traffic.num_requests"
+    raise KeyedError(
+        f"traffic.arrivals.{key}",
+        f"the last of {len(demand.needs)} requests would come after {last_s:,.6g} s, and a run ends "
+        f"after timeout_s, {scenario.timeout_s:g} s: {mend}{count}",
+    )
 
 
 def _check_memory(scenario: Scenario, model: ModelSpec) -> None:
@@ -354,11 +389,22 @@ def _runner_config(section: RunnerSection) -> RunnerConfig:
 def _case_id(scenario: Scenario) -> str:
     content = scenario.model_dump(mode="json", include={"name", "model", "runner", "traffic", "seed"})
     if isinstance(scenario.traffic.arrivals, TraceReplay):
-        content["traffic"]["arrivals"]["path"] = _digest(scenario.traffic.arrivals.path)
-    content["traffic"]["embeds_files"] = [_digest(path) for path in scenario.traffic.embeds_files]
+        content["traffic"]["arrivals"]["path"] = _trace_digest(Path(scenario.traffic.arrivals.path))
+    for name, default in _YOUNG_ARRIVAL_KEYS.items():
+        if content["traffic"]["arrivals"].get(name, default) == default:
+            content["traffic"]["arrivals"].pop(name, None)
+    content["traffic"]["embeds_files"] = [_digest(Path(path)) for path in scenario.traffic.embeds_files]
     text = json.dumps(content, sort_keys=True, ensure_ascii=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _digest(path: str) -> str:
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+def _trace_digest(path: Path) -> str | list[str]:
+    """Of a trace's bytes; clients are several files, and it is drawn for each by its name."""
+    if not is_servegen(path):
+        return _digest(path)
+    return [f"{file.name} {_digest(file)}" for file in client_files(path)]
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -14,6 +14,7 @@ from typing import Any
 
 from suite.errors import SuiteError
 from suite.schema import value_error
+from suite.traces.servegen import TRACE_END
 from suite.yaml_source import KeyPath, Place, Source, dotted, parse_value, show
 
 _MAX_CASES = 1_000
@@ -102,7 +103,7 @@ def _existing_path(source: Source, path: KeyPath, written: str) -> str:
     tried = list(dict.fromkeys((folder / written).absolute() for folder in folders))
     try:
         for candidate in tried:
-            if candidate.is_file():
+            if candidate.is_file() or any(candidate.glob(f"*{TRACE_END}")):  # a folder of clients
                 return str(candidate.resolve())
     except (OSError, ValueError) as error:
         raise SuiteError(f"{place.text}: {dotted(path)} is {show(written)}; no such path: {error}") from None

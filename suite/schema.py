@@ -33,6 +33,12 @@ AsTuple = BeforeValidator(_list_to_tuple)
 TAG_OPEN = "<"
 
 
+def kind_tag(value: object, kinds: Mapping[str, type[BaseModel]]) -> str:
+    """A union's label for a kind's name, or for an object of that kind."""
+    name = next((kind for kind, model in kinds.items() if isinstance(value, model)), value)
+    return f"{TAG_OPEN}{name}>"
+
+
 class StrictModel(BaseModel):
     """Frozen, nothing coerced, no unknown keys, no infinities.
 
@@ -157,8 +163,9 @@ def _unknown_key(path: KeyPath, siblings: Iterable[str], source: Source, known: 
     if guess is not None:
         hint = f"did you mean {dotted((*path[:-1], guess))}?"
     else:
-        elsewhere = [key for key in known if key.rpartition(".")[2] == name and key != dotted(path)]
-        hint = f"did you mean {elsewhere[0]}?" if elsewhere else "remove it."
+        elsewhere = [key for key in known if key.rpartition(".")[2] == name]
+        is_of_another_kind = dotted(path) in elsewhere  # it fits here, with other keys around it
+        hint = f"did you mean {elsewhere[0]}?" if elsewhere and not is_of_another_kind else "remove it."
     return (
         f"{source.place(path).text}: unknown key {dotted(path)} (its value is {show(source.get(path))}); "
         f"{hint} Known keys here: {listed(siblings)}"

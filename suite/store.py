@@ -38,10 +38,14 @@ RUNS = "runs.jsonl"
 SUMMARY = "summary.json"
 SUMMARY_TABLE = "summary.csv"
 REPORT = "report.html"
+TRACE = "trace.json"
+MICRO = "micro.json"
+CEILINGS = "ceilings.json"
 COST = "cost.json"
 STEPS = "steps"
 REQUESTS = "requests"
 SPANS = "spans"
+TRACES = "traces"
 
 _MAX_NAME = 48
 _PLAIN_NAME = re.compile(r"[a-z0-9](?:[a-z0-9_-]*[a-z0-9])?")
@@ -113,6 +117,14 @@ class RunFolder:
             (path / SPANS).mkdir()
         return cls(path)
 
+    @classmethod
+    def reuse(cls, path: Path) -> RunFolder:
+        """A folder that may be there already, for what is added to a run."""
+        _check_parent(path)
+        with _refusals(path):
+            path.mkdir(parents=True, exist_ok=True)
+        return cls(path)
+
     def write_config(self, config: Mapping[str, object]) -> None:
         from ruamel.yaml import YAML
 
@@ -148,9 +160,26 @@ class RunFolder:
     def write_spans(self, run_id: str, spans: Sequence[Span]) -> None:
         _replace_table(self.path / SPANS / f"{run_id}.parquet", _span_table(spans))
 
+    def trace_file(self, run_id: str) -> Path:
+        """Where the trace of torch's profiler of a run goes; its folder is made."""
+        folder = self.path / TRACES
+        with _refusals(folder):
+            folder.mkdir(exist_ok=True)
+        return folder / f"{run_id}.json"
+
     def write_summary(self, summary: Mapping[str, object], table_csv: str) -> None:
         _replace(self.path / SUMMARY, to_json(summary, indent=2) + b"\n")
         _replace(self.path / SUMMARY_TABLE, table_csv.encode("utf-8", "backslashreplace"))
+
+    def write_micro(self, findings: Mapping[str, object]) -> Path:
+        """Micro-benchmarks and ceilings."""
+        path = self.path / MICRO
+        _replace(path, to_json(findings, indent=2) + b"\n")
+        return path
+
+    def write_ceilings(self, ceilings: Mapping[str, object]) -> None:
+        """What the machine can do at best, by case_id."""
+        _replace(self.path / CEILINGS, to_json(ceilings, indent=2) + b"\n")
 
     def write_cost(self, document: Mapping[str, object]) -> Path:
         path = self.path / COST
@@ -161,6 +190,12 @@ class RunFolder:
         path = self.path / REPORT
         _replace(path, page.encode("utf-8", "backslashreplace"))
         return path
+
+
+def write_file(path: Path, content: bytes) -> Path:
+    """Write a file whole or not at all. SuiteError naming the path where the disk refuses."""
+    _replace(path, content)
+    return path
 
 
 def _check_parent(parent: Path) -> None:
@@ -346,6 +381,11 @@ class LoadedRun:
     def requests(self, run_id: str) -> pd.DataFrame:
         """A row a request, by column of RequestRecord and its latencies; no rows where none."""
         return _read_table(self.path / REQUESTS / f"{run_id}.parquet", _request_schema())
+
+    def ceilings(self) -> Mapping[str, Any]:
+        """The document of write_ceilings; empty where there is none that can be read."""
+        found = _read_json(self.path / CEILINGS, []) if (self.path / CEILINGS).is_file() else None
+        return found or {}
 
     def spans(self, run_id: str) -> list[Span]:
         """The spans of a run, in no order; none where no instrument recorded any."""

@@ -10,10 +10,13 @@ import io
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from types import MappingProxyType
 
 from suite.checks import Finding
+from suite.comparison import Comparison
 from suite.control import control_verdict
 from suite.record import LogprobVerdict, Metric, RunRecord, Status, TokenVerdict
+from suite.step_costs import ArmKey, StepCosts
 
 SUMMARY_SCHEMA_VERSION = 1
 
@@ -52,6 +55,19 @@ class MetricSummary:
 
 
 @dataclass(frozen=True, slots=True)
+class InstrumentSummary:
+    """What an arm's instrument did to its speed: output throughput with it over the median without.
+
+    One run each way tells little: the ratio is shown beside the cost of a span, not in place of it.
+    """
+
+    level: str
+    num_runs: int
+    throughput_ratio: float | None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ArmSummary:
     """One arm of one case over its measured rounds. `tokens` adds up every run's verdict.
 
@@ -72,7 +88,7 @@ class ArmSummary:
     findings: tuple[Finding, ...]
     control: str | None = None
     logprobs: LogprobVerdict | None = None
-    num_instrumented: int = 0
+    instrument: InstrumentSummary | None = None
 
     @property
     def has_no_speed(self) -> bool:
@@ -106,7 +122,7 @@ def _summarise_arm(runs: Sequence[RunRecord], findings: Sequence[Finding]) -> Ar
         num_failed=sum(run.status is Status.FAILED for run in runs),
         num_interrupted=sum(run.status is Status.INTERRUPTED for run in runs),
         num_warmup=sum(run.is_warmup and not run.repeats for run in runs),
-        num_instrumented=sum(run.instrument != "off" and not run.repeats for run in runs),
+        instrument=_instrument([run for run in runs if run.is_instrumented], measured),
         tokens=add_tokens(run.tokens for run in runs),
         metrics={
             name: _over_rounds([run.metrics[name] for run in measured if name in run.metrics])
@@ -116,6 +132,23 @@ def _summarise_arm(runs: Sequence[RunRecord], findings: Sequence[Finding]) -> Ar
         control=control_verdict(runs),
         logprobs=add_logprobs(run.logprobs for run in runs),
     )
+
+
+def _instrument(instrumented: Sequence[RunRecord], measured: Sequence[RunRecord]) -> InstrumentSummary | None:
+    if not instrumented:
+        return None
+    level, count = instrumented[0].instrument, len(instrumented)
+    on, off = _throughputs(instrumented), _throughputs(measured)
+    if not on or not off:
+        which = "without" if on else "with"
+        return InstrumentSummary(level, count, None, f"no run {which} instruments has a throughput")
+    return InstrumentSummary(level, count, statistics.median(on) / statistics.median(off))
+
+
+def _throughputs(runs: Sequence[RunRecord]) -> list[float]:
+    completed = [run for run in runs if run.status is Status.COMPLETED]
+    metrics = [run.metrics["output_throughput"] for run in completed if "output_throughput" in run.metrics]
+    return [metric.value for metric in metrics if metric.value]
 
 
 def _over_rounds(metrics: Sequence[Metric]) -> MetricSummary:
@@ -168,18 +201,21 @@ def to_document(
     findings: Sequence[Finding],
     skipped: Sequence[tuple[str, str]],
     is_interrupted: bool,
+    costs: Mapping[ArmKey, StepCosts] = MappingProxyType({}),
+    comparisons: Sequence[Comparison] = (),
 ) -> dict[str, object]:
-    """What summary.json holds."""
+    """What summary.json holds; `costs` by scenario, case and arm."""
     return {
         "schema_version": SUMMARY_SCHEMA_VERSION,
         "status": "interrupted" if is_interrupted else "completed",
-        "arms": [_arm_document(arm) for arm in arms],
+        "arms": [_arm_document(arm, costs.get((arm.scenario, arm.case_id, arm.arm))) for arm in arms],
+        "comparisons": [comparison.document() for comparison in comparisons],
         "findings": [asdict(finding) for finding in findings],
         "skipped": [{"scenario": name, "reason": reason} for name, reason in skipped],
     }
 
 
-def _arm_document(arm: ArmSummary) -> dict[str, object]:
+def _arm_document(arm: ArmSummary, costs: StepCosts | None) -> dict[str, object]:
     return {
         "scenario": arm.scenario,
         "case_id": arm.case_id,
@@ -190,7 +226,8 @@ def _arm_document(arm: ArmSummary) -> dict[str, object]:
         "num_failed": arm.num_failed,
         "num_interrupted": arm.num_interrupted,
         "num_warmup": arm.num_warmup,
-        "num_instrumented": arm.num_instrumented,
+        "instrument": asdict(arm.instrument) if arm.instrument else None,
+        "step_costs": costs.document() if costs else None,
         "is_valid": arm.is_valid,
         "control": arm.control,
         "tokens": arm.tokens.model_dump(mode="json") if arm.tokens else None,

@@ -12,10 +12,12 @@ import queue
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -27,13 +29,15 @@ from runner.inputs.arms import Arm
 from runner.measure import Instrument, Recorder, StepRecord, Timeline, now_ns
 from runner.spans import Span, records_device
 from suite.arms import named_arm
-from suite.arrivals import ScheduledArrivals
+from suite.arrival_kinds import is_closed_loop, most_at_once
+from suite.arrivals import WorkloadArrivals, arrivals_for
 from suite.checks import cache_warnings
 from suite.environment import DeviceFacts, utc_text
 from suite.errors import SuiteError
 from suite.logprob_check import check_logprobs
 from suite.metrics import NONE_COMPLETED, is_completed, run_metrics
 from suite.prediction import predicts_wrong
+from suite.profile.window import CaptureWindow
 from suite.protocol import (
     Close,
     Finished,
@@ -48,6 +52,7 @@ from suite.protocol import (
 )
 from suite.record import Failure, LogprobVerdict, RequestRecord, RunRecord, Status, TokenVerdict
 from suite.replay import RecordedArrivals, RecordedSteps, ReplayedArrivals, first_difference
+from suite.steady import SteadyWindow
 from suite.store import RunFolder
 from suite.supplied import embedding_lookup
 from suite.token_case import choose, rotated
@@ -59,9 +64,11 @@ if TYPE_CHECKING:
 
 PROGRESS_PERIOD_NS = 500_000_000
 MAX_DETAIL = 4000
+TRACED = "recorded by torch's profiler, which makes every operation longer"
 MAX_SHOWN_REQUESTS = 3
 _EARLY = (FinishReason.EOS.value, FinishReason.STOP.value)
 
+Poll = Callable[[int, int], None]
 Send = Callable[[Opened | Refused | Progress | Finished | StorageFailed], None]
 
 
@@ -186,11 +193,12 @@ class _Outcome:
 
     started_utc: str
     duration_s: float
-    arrivals: ScheduledArrivals
+    arrivals: WorkloadArrivals
     states: Mapping[str, RequestState]
     timelines: Mapping[str, Timeline]
     steps: Sequence[StepRecord]
     spans: Sequence[Span]
+    waits: tuple[str, ...]  # silent ones, where they were looked for
     decision: Decision | None
     failure: Failure | None
 
@@ -222,7 +230,8 @@ class CaseRunner:
         given = self._given(arm)
         if command.rotation is not None:
             given = rotated(choose(given), command.rotation)
-        outcome = self._measure(arm, given, command)
+        with self._traced(command):
+            outcome = self._measure(arm, given, command)
         self._send(Progress(phase="check"))
         requests = self._requests(outcome, given)
         failure = outcome.failure or _nothing_completed(requests)
@@ -245,6 +254,40 @@ class CaseRunner:
             record = record.model_copy(update={"predicts_wrong": self._predicts_wrong(arm, given, requests)})
         return Finished(record=record, is_leaving=outcome.failure is not None)
 
+    @contextmanager
+    def _traced(self, command: RunArm) -> Iterator[None]:
+        """Torch's profiler around a run that asks for it. A device that failed has no trace to give."""
+        if not command.is_traced or self._opening.folder is None:
+            yield
+            return
+        path = RunFolder(Path(self._opening.folder)).trace_file(command.run_id).absolute()
+        temporary = path.with_name(f".{path.name}.tmp")
+        self._device.start_trace()
+        yield
+        with suppress(DeviceError):
+            self._device.write_trace(str(temporary))
+            temporary.replace(path)
+
+    @contextmanager
+    def _windowed(
+        self, command: RunArm, recorder: Recorder, instrument: Instrument, report: Poll
+    ) -> Iterator[Poll]:
+        """What is to be called between steps: `report`, and the capture window where one is asked for."""
+        if not command.has_window:
+            yield report
+            return
+        device = self._device
+        window = CaptureWindow(instrument.ranges, SteadyWindow(), device.start_capture, device.stop_capture)
+
+        def poll(time_ns: int, num_sent: int) -> None:
+            window.poll(recorder.steps)
+            report(time_ns, num_sent)
+
+        try:
+            yield poll
+        finally:
+            window.close()
+
     def _given(self, arm: Arm) -> tuple[WorkloadRequest, ...]:
         """The requests as this arm gets them: as token ids, or with their rows supplied."""
         if not arm.prompt_embeds:
@@ -263,7 +306,7 @@ class CaseRunner:
 
     def _measure(self, arm: Arm, given: Sequence[WorkloadRequest], command: RunArm) -> _Outcome:
         """The timed part: nothing in it but the engine, and a word of progress now and then."""
-        recorder, instrument = Recorder(), Instrument(command.instrument)
+        recorder, instrument = Recorder(), Instrument(command.instrument, sync_check=command.sync_check)
         states: Mapping[str, RequestState] = {}
         failure, decision = None, None
         gc.collect()
@@ -280,8 +323,10 @@ class CaseRunner:
                 command.turns,
             )
             recorder, states, decision = engine.recorder, engine.requests, engine.decision
-            arrivals.start(_Reporter(recorder, len(given), self._send).poll)
-            engine.run(arrivals)
+            reporter = _Reporter(recorder, len(given), self._send)
+            with self._windowed(command, recorder, instrument, reporter.poll) as poll:
+                arrivals.start(poll, partial(_ended_ns, engine))
+                engine.run(arrivals)
         except Exception as error:
             failure = _failure(error)
         duration_s = (now_ns() - arrivals.start_ns) / 1e9
@@ -293,17 +338,21 @@ class CaseRunner:
             recorder.timelines,
             recorder.steps,
             instrument.spans,
+            self._waits(failure),
             decision,
             failure,
         )
 
-    def _arrivals(self, given: Sequence[WorkloadRequest], command: RunArm) -> ScheduledArrivals:
+    def _waits(self, failure: Failure | None) -> tuple[str, ...]:
+        """Of the run just made; nothing can be asked of a device that failed."""
+        return () if failure else tuple(found.text for found in self._device.sync_findings())
+
+    def _arrivals(self, given: Sequence[WorkloadRequest], command: RunArm) -> WorkloadArrivals:
         """By their schedule; of a run with repeats, as in the first such run of its arm."""
-        if not command.repeats:
-            return ScheduledArrivals(given, self._opening.is_timed)
-        if command.arm in self._recorded:
+        if command.repeats and command.arm in self._recorded:
             return ReplayedArrivals(given, self._recorded[command.arm][0].handed_at)
-        return RecordedArrivals(given, self._opening.is_timed)
+        arrivals = arrivals_for(self._case.scenario.traffic.arrivals, given, self._opening.is_timed)
+        return RecordedArrivals(arrivals) if command.repeats else arrivals
 
     def _keep_steps(
         self,
@@ -365,6 +414,12 @@ class CaseRunner:
         completed = [request for request in requests if is_completed(request)]
         return check_logprobs(self._oracle, completed, asked, outcome.states)
 
+    def _max_concurrency(self) -> int | None:
+        """How many requests the schedule let in at once; None where a closed loop is the schedule."""
+        arrivals = self._case.scenario.traffic.arrivals
+        is_limited = self._opening.is_timed and not is_closed_loop(arrivals)
+        return most_at_once(arrivals) if is_limited else None
+
     def _store(self, run_id: str, outcome: _Outcome, requests: Sequence[RequestRecord]) -> None:
         if self._opening.folder is None:
             return
@@ -383,7 +438,9 @@ class CaseRunner:
         failure: Failure | None,
     ) -> RunRecord:
         tokens, token_notes = _verdict(checks)
-        metrics = run_metrics(requests, outcome.steps, outcome.duration_s, self._case.runner_config)
+        goodput = self._case.scenario.goodput
+        gates = None if goodput is None else goodput.gates
+        metrics = run_metrics(requests, outcome.steps, outcome.duration_s, self._case.runner_config, gates)
         return RunRecord(
             run_id=command.run_id,
             scenario=self._case.scenario.name,
@@ -397,26 +454,38 @@ class CaseRunner:
             device=self._opening.device,
             seed=self._opening.seed,
             workload_hash=self._workload.hash,
+            max_concurrency=self._max_concurrency(),
             started_utc=outcome.started_utc,
             duration_s=outcome.duration_s,
             metrics=metrics,
             tokens=tokens,
             failure=failure,
-            notes=(*self._workload.notes, *token_notes),
-            warnings=cache_warnings(metrics, self._case.scenario.traffic.shared_prefix is not None),
+            notes=(*self._workload.notes, *([TRACED] if command.is_traced else []), *token_notes),
+            warnings=(*cache_warnings(metrics, self._workload.begins_alike), *outcome.waits),
             num_steps=len(outcome.steps),
             num_requests=len(requests),
             is_control=not named_arm(command.arm).is_right,
             rotation=command.rotation,
             instrument=command.instrument,
+            sync_check=command.sync_check,
             repeats=command.repeats,
             turns=command.turns,
+            is_aa=command.is_aa,
             clock_uncertainty_ns=(
                 self._device.clock_uncertainty_ns if records_device(command.instrument) else None
             ),
             scheduling=outcome.decision.scheduling if outcome.decision else None,
             scheduling_reason=outcome.decision.reason if outcome.decision else None,
         )
+
+
+def _ended_ns(engine: Engine, request_id: str) -> int | None:
+    """When a request handed to an engine ended; None while it runs."""
+    state = engine.requests.get(request_id)
+    if state is None or not state.is_finished:
+        return None
+    timeline = engine.recorder.timelines[request_id]
+    return timeline.sent_ns if timeline.finished_ns is None else timeline.finished_ns
 
 
 class _Reporter:

@@ -16,13 +16,16 @@ import numpy.typing as npt
 
 from runner.core import Image, Prompt, Request, SuppliedRows
 from runner.models import ModelSpec, VisionSpec
+from suite.arrival_kinds import is_closed_loop, most_at_once
 from suite.demand import plan_demand
 from suite.embeds_file import FileRows
 from suite.errors import KeyedError, SuiteError
-from suite.need import Need, SharedPrefix, derived_seed, seeded
-from suite.prompt_drawing import Group, Groups, joined_runs, other_ids, supplied_runs
+from suite.need import Need, SharedPrefix
+from suite.prompt_drawing import Group, Groups, block_text, joined_runs, other_ids, supplied_runs
 from suite.sampling import Sampling
 from suite.scenario import Case
+from suite.seeding import derived_seed, seeded
+from suite.traffic import Traffic
 
 RequestKind = Literal["text", "image", "pure", "spliced", "image+spliced"]
 Embed = Callable[[Sequence[int]], npt.NDArray[np.float32]]
@@ -67,13 +70,15 @@ class WorkloadRequest:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Requests in order of arrival. `hash` covers ids, images, times, sampling, which positions are supplied
-    and the noise on them; `notes` are for people.
+    """Requests in order of arrival. `hash` covers ids, images, times, how many at once, sampling, which
+    positions are supplied and the noise on them; `notes` are for people. `begins_alike`: some prompts are
+    meant to.
     """
 
     requests: tuple[WorkloadRequest, ...]
     hash: str
     notes: tuple[str, ...]
+    begins_alike: bool = False
 
 
 def build_workload(case: Case, seed: int) -> Workload:
@@ -90,7 +95,8 @@ def build_workload(case: Case, seed: int) -> Workload:
         drawing.request(f"request-{index:0{width}d}", index, need, images)
         for index, need in enumerate(demand.needs)
     ]
-    return Workload(tuple(requests), _hash(requests), demand.notes)
+    begins_alike = any(need.prefix is not None or need.blocks is not None for need in demand.needs)
+    return Workload(tuple(requests), _hash(requests, _pace(traffic)), demand.notes, begins_alike)
 
 
 def materialise(workload: Workload, embed: Embed) -> tuple[WorkloadRequest, ...]:
@@ -189,7 +195,9 @@ class _Drawing:
         return tuple(ids), np.array(is_text, np.bool_)
 
     def _text(self, need: Need, index: int) -> list[int]:
-        """Uniformly drawn text ids, behind those of the request's group."""
+        """Uniformly drawn text ids, behind those of the request's group, or those of its blocks."""
+        if need.blocks is not None:
+            return block_text(self._text_ids, need.blocks, self._seed)
         drawn = seeded(self._seed, "text", index).integers(0, len(self._text_ids), size=need.text_tokens)
         text: list[int] = self._text_ids[drawn].tolist()
         if need.prefix is not None:
@@ -198,6 +206,8 @@ class _Drawing:
 
     def _image_places(self, need: Need, index: int) -> list[int]:
         """Text positions before which images stand: drawn behind shared text, or at its end if shared."""
+        if need.blocks is not None:
+            return [need.text_tokens] * need.num_images
         first = 0
         if need.prefix is not None:
             first = need.prefix.num_tokens
@@ -291,8 +301,16 @@ def _image_key(prefix: SharedPrefix | None, place: int, number: int) -> tuple[st
     return "image", number
 
 
-def _hash(requests: Sequence[WorkloadRequest]) -> str:
-    digest = hashlib.sha256()
+def _pace(traffic: Traffic) -> str:
+    """What decides beside the times when requests are sent; nothing where nothing else does."""
+    most = most_at_once(traffic.arrivals)
+    if most is None:
+        return ""
+    return f"{'closed loop' if is_closed_loop(traffic.arrivals) else 'open loop'}, at most {most} at once\n"
+
+
+def _hash(requests: Sequence[WorkloadRequest], pace: str) -> str:
+    digest = hashlib.sha256(pace.encode())
     for item in requests:
         prompt, sampling = item.request.prompt, item.request.sampling
         head = (

@@ -43,6 +43,10 @@ def under(folder: str, names: str) -> tuple[str, ...]:
     return tuple(f"{folder}/{name}.py" for name in names.split())
 
 
+def under_profile(names: str) -> tuple[str, ...]:
+    return modules(under("suite/profile", names))
+
+
 def modules(files: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(module_of(file) for file in files)
 
@@ -54,23 +58,23 @@ def module_of(file: str) -> str:
 PLANNING_FILES = under(
     "runner",
     "core models config block_hashes blocks prefix_cache encoder_slots resident_rows admission scheduler "
-    "commands measure repeats slot_state",
+    "commands measure repeats slot_state spans sync_check",
 )
-PLANNING = modules(PLANNING_FILES)
+PLANNING = (*modules(PLANNING_FILES), "runner.ranges")
 # What the suite may know of a runner: its nouns and settings, never how it plans or computes.
 FACTS = (
-    "runner.core",
-    "runner.models",
-    "runner.config",
-    "runner.measure",
-    "runner.repeats",
+    *("runner.core", "runner.models", "runner.config", "runner.measure", "runner.repeats", "runner.spans"),
+    "runner.sync_check",
     "runner.inputs.arms",
 )
 HEAVY = ("torch", "transformers")
+# The modules of suite/micro that run in the process that measures.
+MEASURING = "ceiling_probes child hashing instrument machine pool transfers"
 MACHINERY = ("runner.engine", "runner.executor", "runner.scheduler", "runner.kernels", "runner.weights")
 
 LAYERS = (
     Layer("planning", PLANNING_FILES, own=PLANNING, loads=(), never=("suite",)),
+    Layer("ranges", ("runner/ranges.py",), libraries=("nvtx",), loads=(), never=("suite",)),
     Layer(
         "inputs",
         under("runner/inputs", "arms batch compile rope_positions routes staging supplied"),
@@ -97,18 +101,21 @@ LAYERS = (
     ),
     Layer(
         "device side of a device",
-        under("runner/device", "command_runner cuda host process_child"),
+        under("runner/device", "command_runner cuda host process_child torch_trace"),
         libraries=("numpy", "torch"),
         own=(*PLANNING, "runner.device", "runner.kernels"),
         never=("suite", "runner.engine", "runner.executor", "runner.inputs"),
     ),
     Layer(
         "kernels",
-        under("runner/kernels", "attention encoder kvcache merge model noise program sample speculation"),
+        under(
+            "runner/kernels",
+            "attention encoder kvcache merge model noise program sample speculation sync_watch",
+        ),
         libraries=("torch", "transformers"),
         own=(
             *("runner.core", "runner.models", "runner.config", "runner.commands", "runner.slot_state"),
-            *("runner.kernels", "runner.weights"),
+            *("runner.kernels", "runner.weights", "runner.spans", "runner.sync_check"),
         ),
         never=("suite", "runner.engine", "runner.executor", "runner.inputs", "runner.scheduler"),
     ),
@@ -129,11 +136,16 @@ LAYERS = (
                 "suite",
                 "embeds_file environment errors experiment metrics need plan progress protocol publish",
             ),
-            *under("suite", "amplification bill cost replay slopes turns"),
+            *under(
+                "suite", "amplification arrival_kinds bill cost image_demand lengths replay seeding slopes"
+            ),
+            *under("suite", "trace_demand turns weighted"),
             *under("suite", "logprob_check prefix_demand prompt_drawing record sampling scenario"),
             *under("suite", "scenario_source schema store summary token_case torch_file traffic"),
-            *under("suite", "worker_process workload yaml_source"),
-            *under("suite/traces", "azure_lmm azure_lmm_rebased base reading sample"),
+            *under("suite", "instrumented_runs kept_ceilings step_costs worker_process workload yaml_source"),
+            *under("suite", "comparison goodput pace vllm_requests"),
+            *under("suite/traces", "azure_llm azure_lmm azure_lmm_rebased base block_lengths burstgpt"),
+            *under("suite/traces", "lines mooncake opening reading sample servegen servegen_dataset vidur"),
         ),
         libraries=(
             *("numpy", "pandas", "pyarrow", "pydantic", "pydantic_core"),
@@ -144,12 +156,79 @@ LAYERS = (
         never=(*HEAVY, *MACHINERY, "suite.oracle", "suite.worker"),
     ),
     Layer(
+        "captures",
+        under("suite/profile", "attribution capture comparison merged perfetto scopes versions wording"),
+        own=(
+            *("runner.measure", "runner.ranges", "runner.spans"),
+            *under_profile("attribution capture comparison perfetto scopes versions"),
+        ),
+        loads=(),
+        never=(*HEAVY, *MACHINERY, "runner.device", "suite.store"),
+        banned=("os", "pathlib", "io", "time", "subprocess"),
+    ),
+    Layer(
+        "profilers",
+        under("suite/profile", "commands files nsys nsys_sqlite session trace_events window"),
+        own=("runner.ranges", "runner.spans", *FACTS, "suite"),
+        not_own=("suite.oracle", "suite.worker", "suite.report"),
+        never=(*HEAVY, *MACHINERY, "suite.oracle", "suite.worker"),
+    ),
+    Layer(
+        "statistics",
+        under("suite", "precision ratios verdict"),
+        libraries=("numpy", "scipy"),
+        own=("suite.errors", "suite.ratios"),
+        never=("runner", *HEAVY),
+        banned=("os", "pathlib", "io", "time", "datetime", "shutil", "tempfile", "glob", "subprocess"),
+    ),
+    Layer(
         "explain",
         under("suite", "command_costs explain prediction"),
         libraries=("numpy",),
         own=(*FACTS, "runner.commands", "runner.device.null", "runner.engine", "suite"),
         not_own=("suite.oracle", "suite.worker", "suite.report"),
         never=(*HEAVY, "runner.kernels", "runner.weights", "suite.oracle", "suite.worker"),
+    ),
+    Layer(
+        "span costs",
+        under("suite", "busy_time cost_tables idle_causes lane_pieces span_costs steady"),
+        libraries=("numpy",),
+        own=(
+            *("runner.measure", "runner.spans", "suite.busy_time", "suite.errors", "suite.idle_causes"),
+            *("suite.lane_pieces", "suite.metrics", "suite.span_costs"),
+        ),
+        never=(*HEAVY, *MACHINERY, "runner.device", "suite.store", "suite.worker", "suite.oracle"),
+        banned=("os", "pathlib", "io", "time", "datetime", "shutil", "tempfile", "glob", "subprocess"),
+    ),
+    Layer(
+        "ceilings",
+        under("suite", "ceilings ceiling_store"),
+        libraries=("psutil", "pydantic"),
+        own=(*FACTS, "runner.spans", "suite.ceilings", "suite.command_costs", "suite.environment"),
+        never=(*HEAVY, *MACHINERY, "runner.device", "suite.oracle", "suite.worker", "suite.micro"),
+    ),
+    Layer(
+        "micro-benchmarks from outside",
+        under("suite/micro", "case catalogue median protocol session span_cost table timing"),
+        libraries=("pydantic",),
+        own=(
+            *("runner.models", "runner.measure", "runner.spans", "suite.ceilings", "suite.ceiling_store"),
+            *("suite.errors", "suite.schema", "suite.report.wording", "suite.micro"),
+        ),
+        not_own=modules(under("suite/micro", MEASURING)),
+        never=(*HEAVY, *MACHINERY, "runner.device", "suite.oracle", "suite.worker"),
+    ),
+    Layer(
+        "micro-benchmarks",
+        under("suite/micro", MEASURING),
+        libraries=("numpy", "torch"),
+        own=(
+            *(*PLANNING, "runner.spans", "runner.device", "runner.kernels.model", "runner.kernels.program"),
+            "runner.kernels.sync_watch",
+            *("runner.weights", "suite.ceilings", "suite.ceiling_store", "suite.command_costs"),
+            *("suite.environment", "suite.micro"),
+        ),
+        never=("runner.engine", "runner.executor", "runner.scheduler", "suite.oracle", "suite.worker"),
     ),
     Layer(
         "spans that may be repeated",
@@ -183,11 +262,17 @@ LAYERS = (
     ),
     Layer(
         "report",
-        under("suite/report", "answer chart data figures page samples tables wording"),
+        under(
+            "suite/report",
+            "answer bill_tables chart comparison_text comparisons data figures page samples span_figures span_tables "
+            "tables wording",
+        ),
         libraries=("numpy", "pandas", "plotly", "jinja2", "markupsafe"),
         own=(
-            *("runner.core", "runner.measure", "suite.record", "suite.metrics"),
+            *("runner.core", "runner.measure", "runner.spans", "suite.record", "suite.metrics"),
             *("suite.checks", "suite.control", "suite.summary", "suite.report"),
+            *("suite.amplification", "suite.bill", "suite.ceilings", "suite.cost_tables", "suite.step_costs"),
+            *("suite.comparison", "suite.ratios", "suite.verdict"),
         ),
         never=(*HEAVY, *MACHINERY, "runner.device", "suite.store", "suite.worker", "suite.oracle"),
         banned=("os", "pathlib", "io", "time", "datetime", "shutil", "tempfile", "glob", "subprocess"),

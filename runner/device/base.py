@@ -20,6 +20,7 @@ from runner.config import RunnerConfig
 from runner.core import DeviceInfo, RunnerError
 from runner.models import ModelSpec
 from runner.spans import Level, Span
+from runner.sync_check import SyncCheck, SyncFinding
 
 DEVICE_KINDS = ("process", "inline", "lazy", "shuffle:SEED", "cuda")
 
@@ -46,6 +47,8 @@ class Device(ABC):
     host: Mapping[str, NDArray[Any]]
     clock_uncertainty_ns: int = 0  # of its times on the host's clock; 0 where that is its clock
     level: Level = "off"
+    sync_check: SyncCheck = "off"
+    """What the next `reset` begins to do about silent waits (runner.sync_check)."""
 
     @abstractmethod
     def execute(self, step_id: int, commands: Sequence[Command]) -> None:
@@ -66,9 +69,32 @@ class Device(ABC):
         """
         return ()
 
+    def sync_findings(self) -> Sequence[SyncFinding]:
+        """What was found to wait since the reset; nothing may be in flight. None where the check is off."""
+        return ()
+
     @abstractmethod
     def reset(self, level: Level = "off") -> None:
         """Poison device memory and host buffers; nothing may be in flight. Instrument what follows."""
+
+    def start_trace(self) -> None:
+        """Have torch's profiler record what runs from the next reset on, under the spans' names.
+
+        In the place of NVTX ranges, and above level `off`. RunnerError where the device cannot.
+        """
+        raise RunnerError(f"device {self.info.kind} computes nothing that torch's profiler could record")
+
+    def write_trace(self, path: str) -> None:
+        """Stop it and write what it recorded as Chrome trace events. Nothing may be in flight."""
+        raise RunnerError(f"device {self.info.kind} records no trace")
+
+    def start_capture(self) -> None:
+        """Have a profiler that captures on the device's demand begin; of a CPU there is none."""
+        return None
+
+    def stop_capture(self) -> None:
+        """Have it end."""
+        return None
 
     @abstractmethod
     def close(self) -> None:

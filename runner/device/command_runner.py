@@ -14,6 +14,7 @@ from runner.device.report import ReportRing, SpanRing
 from runner.kernels.program import CopyCounter, Program, Wire
 from runner.ranges import NoRanges, Ranges, nvtx_ranges
 from runner.spans import Level, records_device, span_name
+from runner.sync_check import SyncCheck, SyncFinding
 
 
 @dataclass(slots=True)
@@ -58,8 +59,14 @@ class CommandRunner:
         else:
             self._execute_in_span(step_id, command, account)
 
-    def reset(self, level: Level = "off") -> None:
+    @property
+    def sync_findings(self) -> tuple[SyncFinding, ...]:
+        return self._program.watch.findings
+
+    def reset(self, level: Level = "off", sync_check: SyncCheck = "off") -> None:
         self._accounts.clear()
+        self._program.watch.mode = sync_check
+        self._program.watch.clear()
         self._last_reported = -1
         self._program.reset()
         self._level = level
@@ -89,6 +96,7 @@ class CommandRunner:
             self._spans.add(step_id, name, start_ns, end_ns)
 
     def _execute(self, step_id: int, command: Wire, account: _Account) -> None:
+        self._program.watch.step_id = step_id
         try:
             self._program.execute(command, account.copies)
         except Exception as error:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,11 +24,14 @@ from runner.commands import (
 from runner.config import RunnerConfig
 from runner.core import DeviceError, DeviceInfo, RunnerError
 from runner.device.base import Device, DeviceReport, poison_host
+from runner.device.torch_trace import TorchTrace
 from runner.kernels.program import CopyCounter, Program
+from runner.kernels.sync_watch import SYNC_WARNING
 from runner.measure import now_ns
 from runner.models import ModelSpec
-from runner.ranges import NoRanges, Ranges, nvtx_ranges
+from runner.ranges import NoRanges, Ranges
 from runner.spans import Level, Span, records_device
+from runner.sync_check import SyncFinding
 
 _NOT_DONE = "it was not done when the step was retired"
 
@@ -82,10 +87,10 @@ class CudaDevice(Device):
         self._steps: dict[int, _LaunchedStep] = {}
         self._failure: DeviceError | None = None
         self._ranges: Ranges = NoRanges()
+        self._trace = TorchTrace()
         self._timers: list[Any] = []
         self._step_id = -1
-        name = torch.cuda.get_device_name()
-        self.info = DeviceInfo("cuda", name, config.num_threads, torch.__version__)
+        self.info = DeviceInfo("cuda", device_name(), config.num_threads, torch.__version__)
         self._start_clock()
 
     def execute(self, step_id: int, commands: Sequence[Command]) -> None:
@@ -94,12 +99,13 @@ class CudaDevice(Device):
         start.record(self._streams["compute"])
         step = self._steps[step_id] = _LaunchedStep(start)
         self._steps.pop(step_id - 2 * RING_SIZE, None)
-        self._step_id = step_id
-        for command in commands:
-            try:
-                self._launch(command, step)
-            except Exception as error:
-                self._fail(step_id, command, error)
+        self._step_id = self._program.watch.step_id = step_id
+        with self._sync_debug():
+            for command in commands:
+                try:
+                    self._launch(command, step)
+                except Exception as error:
+                    self._fail(step_id, command, error)
 
     def wait(self, event: str, step_id: int) -> None:
         self._check()
@@ -154,16 +160,39 @@ class CudaDevice(Device):
         if last is not step.start:
             self._timers.append(last)
 
+    def sync_findings(self) -> Sequence[SyncFinding]:
+        self._check()
+        return self._program.watch.findings
+
     def reset(self, level: Level = "off") -> None:
         self._check()
         self.level = level
-        self._ranges = NoRanges() if level == "off" else nvtx_ranges()
+        self._program.watch.mode = self.sync_check
+        self._program.watch.clear()
+        self._ranges = NoRanges() if level == "off" else self._trace.make_ranges()
         torch.cuda.synchronize()
         self._steps.clear()
         self._program.reset()
         torch.cuda.synchronize()  # the fills ran on the default stream, which no other stream waits for
         poison_host(self.host)
         self._start_clock()
+
+    def start_trace(self) -> None:
+        self._check()
+        self._trace.start()
+
+    def write_trace(self, path: str) -> None:
+        torch.cuda.synchronize()
+        self._trace.write(path)
+
+    def start_capture(self) -> None:
+        profiler: Any = torch.cuda.profiler
+        profiler.start()
+
+    def stop_capture(self) -> None:
+        torch.cuda.synchronize()
+        profiler: Any = torch.cuda.profiler
+        profiler.stop()
 
     def close(self) -> None:
         if self._failure is None:
@@ -198,9 +227,30 @@ class CudaDevice(Device):
         finally:
             self._ranges.pop()
 
+    @contextmanager
+    def _sync_debug(self) -> Iterator[None]:
+        """While the check is on, torch warns of every wait it makes; the watch hears it and knows the place.
+
+        Never torch's own errors: they would end a command half-way, and the allowed waits with it.
+        """
+        if self._program.watch.mode == "off":
+            yield
+            return
+        set_mode: Callable[[str], None] = torch.cuda.set_sync_debug_mode
+        with warnings.catch_warnings():
+            warnings.filterwarnings("always", message=SYNC_WARNING)
+            warnings.filterwarnings("ignore", message=".*prototype feature")  # of the mode itself
+            warnings.showwarning = self._program.watch.hear
+            set_mode("warn")
+            try:
+                yield
+            finally:
+                set_mode("default")
+
     def _mark(self, stream: Any) -> Any:
         """A timing event recorded on the stream; nobody will ever wait for it."""
-        event = self._timers.pop() if self._timers else self._new_event()
+        make: Callable[..., Any] = torch.cuda.Event
+        event = self._timers.pop() if self._timers else make(enable_timing=True)
         event.record(stream)
         return event
 
@@ -243,6 +293,15 @@ def _elapsed_ns(start: Any, end: Any) -> int:
 
 def is_available() -> bool:
     return torch.cuda.is_available()
+
+
+def cache_bytes() -> int:
+    """Size of the cache that all of the device shares."""
+    return int(torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size)
+
+
+def device_name() -> str:
+    return torch.cuda.get_device_name()
 
 
 def _pinned(item: BufferSpec) -> torch.Tensor:

@@ -20,9 +20,11 @@ from runner.core import DeviceError, DeviceInfo
 from runner.device.base import Device, DeviceReport, poison_host
 from runner.device.command_runner import CommandRunner
 from runner.device.report import ReportRing, SpanRing
+from runner.device.torch_trace import TorchTrace
 from runner.kernels.program import Program, Wire
 from runner.models import ModelSpec
 from runner.spans import Level, Span, records_device
+from runner.sync_check import SyncFinding
 
 Order = Literal["inline", "lazy", "shuffle"]
 
@@ -41,7 +43,10 @@ class HostDevice(Device):
         shape = ReportRing.shape(len(buffers))
         self._reports = ReportRing(tuple(buffers), np.full(shape, -1, np.int64))
         self._spans = SpanRing(tuple(buffers), np.zeros(SpanRing.shape(config), np.int64))
-        self._runner = CommandRunner(program, self._reports, self._spans, self._publish)
+        self._trace = TorchTrace()
+        self._runner = CommandRunner(
+            program, self._reports, self._spans, self._publish, self._trace.make_ranges
+        )
         self._order = order
         self._seed = seed
         self._failure: DeviceError | None = None
@@ -73,12 +78,21 @@ class HostDevice(Device):
         self._check()
         return self._spans.read(step_id, names) if records_device(self.level) else ()
 
+    def sync_findings(self) -> Sequence[SyncFinding]:
+        return self._runner.sync_findings
+
     def reset(self, level: Level = "off") -> None:
         self._check()
         self.level = level
-        self._runner.reset(level)
+        self._runner.reset(level, self.sync_check)
         poison_host(self.host)
         self._start()
+
+    def start_trace(self) -> None:
+        self._trace.start()
+
+    def write_trace(self, path: str) -> None:
+        self._trace.write(path)
 
     def close(self) -> None:
         """Nothing outlives the object."""

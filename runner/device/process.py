@@ -13,9 +13,10 @@ import os
 import pickle
 import select
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import DupFd
+from types import MappingProxyType
 from typing import Any, Literal, NoReturn
 
 from runner.commands import EVENTS, Command, buffer_table
@@ -27,12 +28,15 @@ from runner.device.report import ReportRing, SpanRing
 from runner.device.shared import SharedArena
 from runner.models import ModelSpec
 from runner.spans import Level, Span, records_device
+from runner.sync_check import SyncFinding
 
 _CHILD = "runner.device.process_child"
 _START_TIMEOUT_S = 300.0
 # Nsight Systems sets one of these in what it runs; the ranges of a forkserver's child are lost there.
 _PROFILER_VARIABLES = ("NVTX_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID")
 _WAIT_TIMEOUT_S = 120.0
+# A child that a profiler watches has ranges to hand over before it ends; killed, the last ones are lost.
+_END_TIMEOUT_S: Mapping[str, float] = MappingProxyType({"forkserver": 2.0, "spawn": 60.0})
 
 
 class ProcessDevice(Device):
@@ -82,13 +86,26 @@ class ProcessDevice(Device):
         self._check()
         return self._spans.read(step_id, names) if records_device(self.level) else ()
 
+    def sync_findings(self) -> Sequence[SyncFinding]:
+        self._check()
+        if self.sync_check == "off":
+            return ()
+        return [SyncFinding(*found) for found in self._tell("findings")]
+
     def reset(self, level: Level = "off") -> None:
         self._check()
         self.level = level
-        self._send((None, level))
-        self._expect("reset", _WAIT_TIMEOUT_S)
+        self._tell("reset", level, self.sync_check)
         self._events.fill(-1)
         poison_host(self.host)
+
+    def start_trace(self) -> None:
+        self._check()
+        self._tell("start_trace")
+
+    def write_trace(self, path: str) -> None:
+        self._check()
+        self._tell("write_trace", path)
 
     def close(self) -> None:
         if self._is_closed:
@@ -96,7 +113,7 @@ class ProcessDevice(Device):
         self._is_closed = True
         self._connection.close()  # the child reads this as the end
         self._wake.close()
-        self._process.join(timeout=2)
+        self._process.join(timeout=_END_TIMEOUT_S[start_method()])
         if self._process.is_alive():
             self._process.kill()
             self._process.join()
@@ -131,6 +148,11 @@ class ProcessDevice(Device):
         except OSError:
             self._raise_death()
         self._submitted[0] += 1
+
+    def _tell(self, what: str, *arguments: str) -> tuple[Any, ...]:
+        """Have something done that is no step; its answer."""
+        self._send((None, (what, *arguments)))
+        return self._expect(what, _WAIT_TIMEOUT_S)
 
     def _block(self, index: int, step_id: int) -> None:
         """Sleep until the event, an error, the child's end, or the timeout."""

@@ -25,6 +25,7 @@ from runner.device.channel import Layout, spin_s
 from runner.device.command_runner import CommandRunner
 from runner.device.report import ReportRing, SpanRing
 from runner.device.shared import SharedArena
+from runner.device.torch_trace import TorchTrace
 from runner.kernels.program import Program
 from runner.models import ModelSpec
 
@@ -72,7 +73,8 @@ class _Server:
         self._submitted = arena.arrays["submitted"]
         reports = ReportRing(tuple(buffers), arena.arrays["reports"])
         spans = SpanRing(tuple(buffers), arena.arrays["spans"])
-        self._runner = CommandRunner(program, reports, spans, self._publish)
+        self._trace = TorchTrace()
+        self._runner = CommandRunner(program, reports, spans, self._publish, self._trace.make_ranges)
         self._connection = connection
         self._wake_fd = wake.fileno()
         self._wake = wake
@@ -87,15 +89,26 @@ class _Server:
         while True:
             step_id, content = self._receive()
             if step_id is None:
-                self._runner.reset(content)
-                self._connection.send(("reset",))
+                self._connection.send((content[0], *self._obey(*content)))
             else:
                 # One thread runs the list in order, so a stream's Wait is met when it is reached.
                 for command in content:
                     self._runner.run(step_id, command)
 
+    def _obey(self, what: str, *arguments: Any) -> tuple[Any, ...]:
+        """What is no step; its answer."""
+        if what == "reset":
+            self._runner.reset(*arguments)
+        elif what == "findings":
+            return tuple(map(tuple, self._runner.sync_findings))
+        elif what == "start_trace":
+            self._trace.start()
+        else:
+            self._trace.write(*arguments)
+        return ()
+
     def _receive(self) -> tuple[int | None, Any]:
-        """A step and its commands, or None and the level of a reset."""
+        """A step and its commands, or None and what else is to be done, with its arguments."""
         deadline = time.perf_counter() + self._spin_s
         while self._submitted[0] == self._num_received and time.perf_counter() < deadline:
             pass

@@ -14,6 +14,7 @@ from runner.kernels.kvcache import KVCache
 from runner.kernels.model import DeviceModel
 from runner.kernels.sample import SlotTables, sample, token_logprobs
 from runner.kernels.speculation import Expanded, accept, expand, propose
+from runner.kernels.sync_watch import SyncWatch
 from runner.models import ModelSpec
 from runner.slot_state import SamplerNeed
 
@@ -51,7 +52,8 @@ class CopyCounter:
 class Program:
     """Executes commands given as wire tuples against `host`: the host sides of all buffers.
 
-    Any error of a command is the caller's to report; the state is undefined after it.
+    Any error of a command is the caller's to report; the state is undefined after it. `model`: the spec's,
+    where several programs share one. `watch` sees what a command does, unless its mode is off.
     """
 
     def __init__(
@@ -61,14 +63,16 @@ class Program:
         buffers: Mapping[str, BufferSpec],
         host: Mapping[str, torch.Tensor],
         device: torch.device,
+        model: DeviceModel | None = None,
     ) -> None:
         dtype = torch.float32
+        self.watch = SyncWatch(host.values())
         self._copies = CopyCounter()
         self._spec = spec
         self._config = config
         self._host = host
         self._device = device
-        self._model = DeviceModel(spec, dtype, device)
+        self._model = model or DeviceModel(spec, dtype, device)
         self._cache = KVCache(spec, config, dtype, device)
         self._buffers = {
             name: torch.zeros(item.shape, dtype=_DTYPES[item.dtype], device=device)
@@ -111,7 +115,11 @@ class Program:
         """Run one command; copies between the sides are counted in `copies`."""
         self._copies = copies
         with torch.inference_mode():
-            self._handlers[str(command[0])](*command[1:])
+            if self.watch.mode == "off":
+                self._handlers[str(command[0])](*command[1:])
+                return
+            with self.watch.over(command):
+                self._handlers[str(command[0])](*command[1:])
 
     def reset(self) -> None:
         """Poison everything a step must write before it reads."""

@@ -7,15 +7,19 @@ older result file lacks is simply absent here, and "n/a" on the page.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import pandas as pd
 
+from suite.bill import ArmBill
+from suite.comparison import Comparison
 from suite.control import control_verdict
 from suite.metrics import CACHING_OFF, DEFINITIONS, SPECULATION_OFF, Definition
 from suite.record import Failure, Metric, RunRecord, Status
 from suite.report.samples import with_latencies, with_step_times
+from suite.step_costs import ArmKey, StepCosts, of_arm
 
 
 class LoadedRun(Protocol):
@@ -72,6 +76,8 @@ class Series:
     runs: tuple[MeasuredRun, ...]
     records: tuple[RunRecord, ...]
     findings: tuple[Finding, ...] = ()
+    costs: StepCosts | None = None  # of its instrumented run; None: there was none
+    bill: ArmBill | None = None  # of its runs with repeated commands; None: there were none
 
     @property
     def label(self) -> str:
@@ -93,6 +99,10 @@ class Series:
     @property
     def num_warmup(self) -> int:
         return sum(record.is_warmup for record in self.records)
+
+    @property
+    def num_instrumented(self) -> int:
+        return sum(record.is_instrumented for record in self.records)
 
     def metrics(self, name: str) -> list[Metric]:
         """This metric of every measured round that recorded it, defined or not."""
@@ -116,8 +126,10 @@ class Series:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What its measured runs warn of, each kind once."""
-        return tuple(dict.fromkeys(text for run in self.runs for text in run.record.warnings))
+        """What its measured runs warn of, and the one that looked for silent waits, each kind once."""
+        checked = [record for record in self.records if record.sync_check != "off"]
+        records = (*(run.record for run in self.runs), *checked)
+        return tuple(dict.fromkeys(text for record in records for text in record.warnings))
 
     def reason(self, name: str) -> str:
         """Why `values(name)` is empty."""
@@ -136,6 +148,7 @@ class ScenarioData:
     config: Mapping[str, Any] | None
     series: tuple[Series, ...]
     notes: tuple[str, ...]
+    comparisons: tuple[Comparison, ...] = ()
 
     @property
     def measured(self) -> tuple[Series, ...]:
@@ -171,16 +184,24 @@ class ReportData:
         return tuple(series for scenario in self.scenarios for series in scenario.series)
 
 
-def from_loaded(loaded: LoadedRun) -> ReportData:
-    """Everything the page shows, out of a run folder that `loaded` has opened."""
+def from_loaded(
+    loaded: LoadedRun,
+    costs: Mapping[ArmKey, StepCosts] = MappingProxyType({}),
+    comparisons: Sequence[Comparison] = (),
+    bills: Sequence[ArmBill] = (),
+) -> ReportData:
+    """Everything the page shows, out of a run folder that `loaded` has opened, and what was made of it."""
     findings = _findings(loaded.summary)
     records = list(loaded.runs)
     configs = {str(config.get("name", "")): config for config in loaded.config}
     names = list(dict.fromkeys([record.scenario for record in records]))
     scenarios = tuple(
-        _scenario(name, configs.get(name), [r for r in records if r.scenario == name], findings, loaded)
+        _scenario(
+            name, configs.get(name), [r for r in records if r.scenario == name], findings, loaded, costs
+        )
         for name in names
     )
+    scenarios = tuple(_with_bills(_with_comparisons(one, comparisons), bills) for one in scenarios)
     return ReportData(
         scenarios=scenarios,
         unmeasured=tuple(
@@ -197,6 +218,16 @@ def from_loaded(loaded: LoadedRun) -> ReportData:
     )
 
 
+def _with_bills(scenario: ScenarioData, bills: Sequence[ArmBill]) -> ScenarioData:
+    by_key = {(bill.scenario, bill.case_id, bill.arm): bill for bill in bills}
+    series = (replace(one, bill=by_key.get((one.scenario, one.case_id, one.arm))) for one in scenario.series)
+    return replace(scenario, series=tuple(series))
+
+
+def _with_comparisons(scenario: ScenarioData, comparisons: Sequence[Comparison]) -> ScenarioData:
+    return replace(scenario, comparisons=tuple(one for one in comparisons if one.scenario == scenario.name))
+
+
 def run_label(record: RunRecord) -> str:
     case = "" if record.case_label == record.scenario else f" · {record.case_label}"
     return f"{record.scenario}{case} · {record.arm} · {round_label(record)}"
@@ -204,7 +235,10 @@ def run_label(record: RunRecord) -> str:
 
 def round_label(record: RunRecord) -> str:
     """Rounds as people count them, from 1, as on the terminal."""
-    kind = "warm-up " if record.is_warmup else "" if record.is_measured else "instrumented "
+    if record.sync_check != "off":
+        return "check for silent waits"
+    kind = "warm-up " if record.is_warmup else "" if record.is_timed_alike else "instrumented "
+    kind = "repeat in " if record.is_aa else kind
     return f"{kind}round {record.round + 1}"
 
 
@@ -214,13 +248,15 @@ def _scenario(
     records: Sequence[RunRecord],
     findings: Sequence[Finding],
     loaded: LoadedRun,
+    costs: Mapping[ArmKey, StepCosts],
 ) -> ScenarioData:
     groups: dict[tuple[str, str], list[RunRecord]] = {}
     for record in records:
         groups.setdefault((record.case_id, record.arm), []).append(record)
     labels = _distinct_labels(records)
     series = tuple(
-        _series(group, labels[case_id], findings, loaded) for (case_id, _), group in groups.items()
+        _series(group, labels[case_id], findings, loaded, of_arm(costs, group[0]))
+        for (case_id, _), group in groups.items()
     )
     notes = tuple(dict.fromkeys(note for record in records for note in record.notes))
     return ScenarioData(
@@ -243,7 +279,11 @@ def _distinct_labels(records: Iterable[RunRecord]) -> dict[str, str]:
 
 
 def _series(
-    records: Sequence[RunRecord], label: str, findings: Sequence[Finding], loaded: LoadedRun
+    records: Sequence[RunRecord],
+    label: str,
+    findings: Sequence[Finding],
+    loaded: LoadedRun,
+    costs: StepCosts | None,
 ) -> Series:
     run_ids = {record.run_id for record in records}
     measured = [r for r in records if r.status is Status.COMPLETED and r.is_measured]
@@ -256,6 +296,7 @@ def _series(
         runs=tuple(_measured_run(record, loaded) for record in measured),
         records=tuple(records),
         findings=tuple(finding for finding in findings if finding.run_id in run_ids),
+        costs=costs,
     )
 
 

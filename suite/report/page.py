@@ -15,7 +15,7 @@ import plotly
 import plotly.offline
 from markupsafe import Markup
 
-from suite.report import chart, figures, tables
+from suite.report import bill_tables, chart, comparisons, figures, span_figures, span_tables, tables
 from suite.report.answer import answer
 from suite.report.chart import Chart
 from suite.report.data import ReportData, ScenarioData, Series
@@ -51,6 +51,7 @@ class Section:
     latencies: tuple[tuple[str, list[Chart]], ...]
     left_out: tuple[str, ...]
     details: tuple[Detail, ...]
+    comparisons: Table
     metrics: Table
     tokens: Table
     has_wrong_tokens: bool
@@ -96,7 +97,9 @@ def render(data: ReportData) -> str:
             ),
             command=str(data.environment.get("command_line") or undefined("not recorded")),
             definitions=tables.definitions(data),
+            instruments=span_tables.instruments(data),
             num_warmup=sum(one.num_warmup for one in data.series),
+            num_instrumented=sum(one.num_instrumented for one in data.series),
             blocks=_Blocks(),
             theme=json_block(
                 {"light": _theme(LIGHT_THEME, chart.LIGHT), "dark": _theme(DARK_THEME, chart.DARK)}
@@ -143,6 +146,7 @@ def _section(scenario: ScenarioData, max_points: int) -> Section:
         latencies=tuple(figures.latency_charts(judged, max_points)),
         left_out=tuple(f"{one.label} ({tables.why_no_speed(one)})" for one in left_out),
         details=tuple(_detail(one, max_points) for one in series),
+        comparisons=comparisons.table(scenario),
         metrics=tables.all_metrics(scenario),
         tokens=tables.request_tokens(scenario),
         has_wrong_tokens=any(tables.token_mark(one) == "wrong" for one in series),
@@ -151,8 +155,19 @@ def _section(scenario: ScenarioData, max_points: int) -> Section:
 
 
 def _detail(one: Series, max_points: int) -> Detail:
-    charts = (figures.step_times(one), figures.batch_over_time(one, max_points), figures.uploads(one))
-    return Detail(one.label, charts, (tables.step_times(one), tables.routes(one), tables.uploads(one)))
+    charts = (
+        *(figures.step_times(one), figures.batch_over_time(one, max_points), figures.uploads(one)),
+        span_figures.spans(one),
+    )
+    return Detail(
+        one.label,
+        charts,
+        (
+            *(span_tables.spans(one), span_tables.idle(one), bill_tables.bill(one)),
+            span_tables.ceiling_shares(one),
+            *(tables.step_times(one), tables.routes(one), tables.uploads(one)),
+        ),
+    )
 
 
 def _title(data: ReportData) -> str:

@@ -16,6 +16,8 @@ class AzureLmm:
 
     name: str = "azure-lmm"
     columns: tuple[str, ...] = ("TIMESTAMP", "NumImages", "ContextTokens", "GeneratedTokens")
+    is_json: bool = False
+    has_times: bool = True
     has_images: bool = True
     origins: str = "times from TIMESTAMP, lengths from ContextTokens and GeneratedTokens"
 

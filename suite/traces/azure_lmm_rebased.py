@@ -13,13 +13,14 @@ class AzureLmmRebased:
 
     name: str = "azure-lmm-rebased"
     columns: tuple[str, ...] = ("arrival_time", "input_tokens", "output_tokens")
+    is_json: bool = False
+    has_times: bool = True
     has_images: bool = False
     origins: str = "times from arrival_time, lengths from input_tokens and output_tokens"
 
     def parse(self, cells: Cells) -> RawRow:
         return RawRow(
             time_s=cells.seconds("arrival_time"),
-            num_images=None,
             context_tokens=cells.count("input_tokens", smallest=1),
             output_tokens=cells.count("output_tokens", smallest=1),
         )

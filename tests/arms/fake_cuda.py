@@ -35,6 +35,8 @@ class FakeCuda:
         self.tick_ns = tick_ns
         self.now_ns = 0
         self.events: list[FakeEvent] = []
+        self.timers: list[FakeEvent] = []
+        self.sync_debug_modes: list[str] = []
 
     def install(self, patch: pytest.MonkeyPatch) -> None:
         zeros = torch.zeros
@@ -52,6 +54,7 @@ class FakeCuda:
         patch.setattr(torch.cuda, "Stream", lambda: FakeStream(self))
         patch.setattr(torch.cuda, "Event", lambda **options: FakeEvent(self, **options))
         patch.setattr(torch.cuda, "stream", self.on)
+        patch.setattr(torch.cuda, "set_sync_debug_mode", self.sync_debug_modes.append)
 
     @contextmanager
     def on(self, stream: FakeStream) -> Iterator[None]:
@@ -67,6 +70,7 @@ class FakeCuda:
         self.log.clear()
         self.elapsed.clear()
         self.events.clear()
+        self.timers.clear()
 
 
 class FakeStream:
@@ -77,6 +81,7 @@ class FakeStream:
 
     def wait_event(self, event: FakeEvent) -> None:
         assert event.is_recorded, "a wait for an event nobody recorded does nothing"
+        assert event.is_blocking, "an event that only times may be recorded again"
         self._cuda.log.append(f"{self.name}: wait {event.name}")
 
 
@@ -86,16 +91,23 @@ class FakeEvent:
         self.is_recorded = False
         self.time_ns = 0
         self._cuda = cuda
-        number = len(cuda.events)
-        self.name = f"{EVENT_NAMES[number % 4]} {number // 4}"
-        cuda.events.append(self)
+        self.is_done = True  # as soon as it is recorded
+        made = cuda.events if blocking else cuda.timers  # the latter time spans, and nobody waits for them
+        number = len(made)
+        self.name = f"{EVENT_NAMES[number % 4]} {number // 4}" if blocking else f"timer {number}"
+        made.append(self)
 
     def record(self, stream: FakeStream) -> None:
-        assert not self.is_recorded, "an event recorded again would wake its waiter a step late"
+        is_reusable = not self.is_blocking
+        assert is_reusable or not self.is_recorded, "recorded again it would wake its waiter a step late"
         self.is_recorded = True
         self._cuda.now_ns += self._cuda.tick_ns
         self.time_ns = self._cuda.now_ns
-        self._cuda.log.append(f"{stream.name}: record {self.name}")
+        if self.is_blocking:
+            self._cuda.log.append(f"{stream.name}: record {self.name}")
+
+    def query(self) -> bool:
+        return self.is_recorded and self.is_done
 
     def synchronize(self) -> None:
         assert self.is_recorded

@@ -11,7 +11,7 @@ import torch
 from arm_models import MICRO_GEMMA3_VL
 from arm_probes import edited
 from arm_workloads import Arrivals, Recipe, outputs, request_of
-from fake_cuda import FakeCuda, program_maker
+from fake_cuda import FakeCuda, FakeEvent, program_maker
 
 from runner.commands import OUTPUT_READY, UPLOADS_DONE, Command, Lookup, Record, Wait, buffer_table, row_bytes
 from runner.config import RunnerConfig
@@ -21,6 +21,9 @@ from runner.device.cuda import CudaDevice
 from runner.engine import Engine
 from runner.executor import Executor
 from runner.inputs.arms import ARMS
+from runner.measure import Instrument
+from runner.ranges import NoRanges
+from runner.spans import Span
 
 MODEL = MICRO_GEMMA3_VL
 CONFIG = RunnerConfig(
@@ -232,6 +235,94 @@ def test_times_are_summed_in_integers_from_step_to_step(cuda: FakeCuda, models_b
     starts = [step.device_start_ns for step in steps]
     assert {after - before for before, after in pairwise(starts)} == {4 * 123_457}
     assert {step.device_ns for step in steps} == {3 * 123_457}
+
+
+# ---- spans
+
+
+def spans_of_three_steps(cuda: FakeCuda, device: CudaDevice) -> tuple[Engine, list[Span]]:
+    instrument = Instrument("events", NoRanges())
+    engine = Engine(MODEL, CONFIG, device, ARMS["refresh"], instrument)
+    cuda.clear()
+    engine.run(Arrivals([(0, request_of(MODEL, "r", Recipe("pure", 4, max_tokens=3, seed=1)))]))
+    return engine, instrument.spans
+
+
+def test_every_command_has_a_span_on_its_stream_and_one_of_its_queueing(
+    cuda: FakeCuda, models_built_once: None
+) -> None:
+    with CudaDevice(MODEL, CONFIG, program_maker(cuda)) as device:
+        engine, spans = spans_of_three_steps(cuda, device)
+    for record in engine.recorder.steps:
+        own = [span for span in spans if span.step_id == record.step_id]
+        computed = [span.name for span in own if span.lane == "compute"]
+        assert computed[-2:] == ["forward", "sample"] and "upload.is_token_ids" in computed
+        assert [span.name for span in own if span.lane == "output"] == ["download"]
+        queued = [span for span in own if span.lane == "host" and span.name in (*computed, "download")]
+        assert [span.name for span in queued] == [*computed, "download"]
+        (launch,) = (span for span in own if span.name == "launch")
+        for span in queued:
+            assert (
+                (launch.start_ns or 0) <= (span.start_ns or 0) <= (span.end_ns or 0) <= (launch.end_ns or 0)
+            )
+
+
+def test_a_spans_time_is_that_between_its_own_two_events_and_sums_stay_exact(
+    cuda: FakeCuda, models_built_once: None
+) -> None:
+    """A tick passes before every event: each command is one tick long, wherever on the clock it lies."""
+    cuda.tick_ns = 123_457
+    with CudaDevice(MODEL, CONFIG, program_maker(cuda)) as device:
+        engine, spans = spans_of_three_steps(cuda, device)
+    for record in engine.recorder.steps:
+        own = [s for s in spans if s.step_id == record.step_id and s.lane in ("compute", "output")]
+        assert {span.duration_ns for span in own} == {123_457}
+        times = [time for span in own for time in (span.start_ns or 0, span.end_ns or 0)]
+        assert times == sorted(times)
+        assert record.device_start_ns < times[0] and times[-1] < record.device_end_ns
+        assert (times[0] - record.device_start_ns) % 123_457 == 0
+
+
+def test_events_that_time_spans_are_used_again_once_they_are_read(
+    cuda: FakeCuda, models_built_once: None
+) -> None:
+    with CudaDevice(MODEL, CONFIG, program_maker(cuda)) as device:
+        _, spans = spans_of_three_steps(cuda, device)
+        timed = [span for span in spans if span.lane in ("compute", "output")]
+        assert len(cuda.timers) < 2 * len(timed)
+        assert len(device._timers) == len(cuda.timers), "an event was lost, or put back twice"
+
+
+def test_a_span_that_is_not_done_is_null_with_a_reason_and_nobody_waits_for_it(
+    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, models_built_once: None
+) -> None:
+    with CudaDevice(MODEL, CONFIG, program_maker(cuda)) as device:
+        monkeypatch.setattr(FakeEvent, "query", lambda _event: False)
+        _, spans = spans_of_three_steps(cuda, device)
+    assert not [line for line in cuda.log if "synchronize timer" in line]
+    timed = [span for span in spans if span.lane in ("compute", "output")]
+    assert timed and all(
+        (span.start_ns, span.end_ns, span.reason) == (None, None, "it was not done when the step was retired")
+        for span in timed
+    )
+
+
+def test_what_is_launched_and_in_which_order_is_the_same_with_instruments(
+    cuda: FakeCuda, models_built_once: None
+) -> None:
+    with CudaDevice(MODEL, CONFIG, program_maker(cuda)) as device:
+        spans_of_three_steps(cuda, device)
+        assert cuda.log == GOLDEN
+
+
+def test_the_uncertainty_of_the_clocks_is_what_tying_them_took(
+    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, models_built_once: None
+) -> None:
+    times = iter((1_000, 9_000))
+    with CudaDevice(MODEL, CONFIG, program_maker(cuda)) as device:
+        monkeypatch.setattr("runner.device.cuda.now_ns", lambda: next(times))
+        device._start_clock()
+        assert device.clock_uncertainty_ns == 8_000
 
 
 def test_a_failing_command_is_typed_and_poisons_the_device(cuda: FakeCuda, models_built_once: None) -> None:

@@ -20,6 +20,7 @@ from runner.executor import Executor
 from runner.inputs.arms import ARMS
 from runner.measure import StepClock
 from runner.models import TINY_GEMMA3_VL, TINY_QWEN3, ModelSpec
+from runner.spans import Level
 
 CONFIG = RunnerConfig(
     max_num_seqs=3,
@@ -189,7 +190,7 @@ class Watched(Device):
     def report(self, step_id: int) -> DeviceReport:
         raise AssertionError("nothing was computed")
 
-    def reset(self) -> None:
+    def reset(self, level: Level = "off") -> None:
         self._note("reset", -1)
 
     def close(self) -> None:

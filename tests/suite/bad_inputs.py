@@ -52,6 +52,55 @@ arrival_time,input_tokens,output_tokens
 """
 
 
+AZURE_2023 = """\
+TIMESTAMP,ContextTokens,GeneratedTokens
+2023-11-16 18:17:03.9799600,770,491
+2023-11-16 18:17:09.5299600,949,126
+2023-11-16 18:17:10.2239600,964,79
+"""
+
+AZURE_2024 = """\
+TIMESTAMP,ContextTokens,GeneratedTokens
+2024-05-10 00:00:00+00:00,770,491
+2024-05-10 00:00:05.550000+00:00,949,126
+2024-05-10 00:00:06.244+00:00,964,79
+"""
+
+BURST = """\
+Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
+5,ChatGPT,472,18,490,Conversation log
+45,ChatGPT,1087,230,1317,Conversation log
+118,GPT-4,417,276,693,Conversation log
+"""
+
+BURST_SESSIONS = """\
+Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type
+19440110,,0.5,ChatGPT,472,18,490,API log
+19440150,17,1.5,ChatGPT,1087,230,1317,Conversation log
+19440223,17,2,GPT-4,417,276,693,Conversation log
+"""
+
+VIDUR = """\
+arrived_at,num_prefill_tokens,num_decode_tokens
+0.0,770,491
+5.55,949,126
+6.244,964,79
+"""
+
+VIDUR_LENGTHS = """\
+num_prefill_tokens,num_decode_tokens,num_total_tokens,pd_ratio
+770,491,1261,1.568
+949,126,1075,7.532
+964,79,1043,12.203
+"""
+
+MOONCAKE = """\
+{"timestamp": 0, "input_length": 1030, "output_length": 5, "hash_ids": [0, 1, 2]}
+{"timestamp": 5550, "input_length": 1500, "output_length": 12, "hash_ids": [0, 1, 3]}
+{"timestamp": 6244, "input_length": 512, "output_length": 79, "hash_ids": [4]}
+"""
+
+
 def safetensors_bytes(shape: tuple[int, ...], value: float = 0.0, dtype: str = "F32") -> bytes:
     """A file with one tensor of float32 values, under whatever type it is declared."""
     values = array("f", [value] * math.prod(shape)).tobytes()
@@ -468,10 +517,105 @@ _TRACES = (
         "images in a trace for a text model",
         AZURE,
         ":3:",
-        "NumImages is 1",
-        "tiny-qwen3 takes no images",
+        "the request has 1 images",
+        "tiny-qwen3 takes none",
         "max_images to 0",
         scenario=REPLAY.replace("tiny-gemma3-vl", "tiny-qwen3"),
+    ),
+    _trace(
+        "naive times in one file with another zone",
+        _replaced(AZURE_2023, "18:17:09.5299600", "18:17:09.5299600+08:00"),
+        ":3:",
+        "TIMESTAMP is '2023-11-16 18:17:09.5299600+08:00'",
+        "without a zone or in UTC",
+    ),
+    _trace("time of a 25th hour", _replaced(AZURE_2023, "18:17:09", "25:17:09"), ":3:", "TIMESTAMP is"),
+    _trace("times of 2023 going back", _replaced(AZURE_2023, "18:17:09", "18:16:09"), ":3:", "before line 2"),
+    _trace(
+        "failed request refused",
+        _replaced(BURST, "1087,230", "1087,0"),
+        ":3:",
+        "failed when it was recorded",
+        "failed_requests to skip",
+        scenario=REPLAY + "    failed_requests: error\n",
+    ),
+    _trace(
+        "nothing but failed requests",
+        BURST.replace(",18,", ",0,").replace(",230,", ",0,").replace(",276,", ",0,"),
+        "every request of the trace failed",
+        "raise traffic.arrivals.limit",
+    ),
+    _trace(
+        "no request tokens", _replaced(BURST, "1087,230", "0,230"), ":3:", "Request tokens is '0'", "at least"
+    ),
+    _trace(
+        "negative response", _replaced(BURST, "1087,230", "1087,-3"), ":3:", "Response tokens is '-3'", "0"
+    ),
+    _trace("lengths alone", VIDUR_LENGTHS, ":1:", "vidur-lengths has no times", "nothing to replay"),
+    _trace("prefill of nothing", _replaced(VIDUR, "949", "0"), ":3:", "num_prefill_tokens is '0'"),
+    _trace(
+        "more blocks than the prompt has",
+        '{"timestamp": 0, "input_length": 20, "output_length": 1, "hash_ids": [0, 1]}\n',
+        ":1:",
+        "hash_ids is '[0, 1]'",
+        "input_length of 20 makes 1 blocks of 512 tokens",
+    ),
+    _trace(
+        "fewer blocks than the prompt has",
+        _replaced(MOONCAKE, "[0, 1, 3]", "[0, 1]"),
+        ":2:",
+        "has 2 ids, but an input_length of 1500 makes 3 blocks",
+    ),
+    _trace(
+        "one block at two lengths",
+        _replaced(MOONCAKE, "[0, 1, 3]", "[0, 1, 2]"),
+        ":2:",
+        "the id 2 stands for 476 tokens here and for 6 in line 1",
+    ),
+    _trace("block that is no number", _replaced(MOONCAKE, "[4]", '["4"]'), ":3:", "list of whole numbers"),
+    _trace(
+        "negative block", _replaced(MOONCAKE, "[4]", "[-4]"), ":3:", "hash_ids is '[-4]'", "such as [0, 1]"
+    ),
+    _trace("true for a block", _replaced(MOONCAKE, "[4]", "[true]"), ":3:", "hash_ids is '[true]'"),
+    _trace("blocks that are no list", _replaced(MOONCAKE, "[4]", "4"), ":3:", "hash_ids is '4'"),
+    _trace(
+        "text for a length", _replaced(MOONCAKE, "1500", '"1500"'), ":2:", "input_length is", "whole number"
+    ),
+    _trace(
+        "fraction of a millisecond", _replaced(MOONCAKE, "5550", "5550.5"), ":2:", "timestamp is '5550.5'"
+    ),
+    _trace(
+        "JSON of no end", _replaced(MOONCAKE, "79", "NaN"), ":3:", "output_length is 'NaN'", "whole number"
+    ),
+    _trace("broken JSON", MOONCAKE + '{"timestamp": 9000, \n', ":4:", "is not JSON", "correct or remove"),
+    _trace("JSON nested too deeply", MOONCAKE + "[" * 100_000 + "\n", ":4:", "is not JSON"),
+    _trace("JSON that is no object", MOONCAKE + "[1, 2]\n", ":4:", "no JSON object"),
+    _trace(
+        "JSON without a key",
+        _replaced(MOONCAKE, ', "hash_ids": [4]', ""),
+        ":3:",
+        "the keys are 'timestamp,input_length,output_length'",
+        "must be timestamp,input_length,output_length,hash_ids",
+    ),
+    _trace(
+        "JSON where a table was named",
+        MOONCAKE,
+        ":1:",
+        "JSON lines",
+        "format is azure-llm",
+        "use format: auto",
+        scenario=REPLAY + "    format: azure-llm\n",
+    ),
+    _trace(
+        "table where JSON was named", AZURE, ":1:", "is mooncake", scenario=REPLAY + "    format: mooncake\n"
+    ),
+    BadInput(
+        "shared prefix beside prefix blocks",
+        {
+            "scenario.yaml": REPLAY + "  shared_prefix: {groups: 2, tokens: 8}\n",
+            "trace.csv": MOONCAKE,
+        },
+        ("scenario.yaml:8:", "traffic.shared_prefix", "its own equal beginnings: remove it"),
     ),
     _trace(
         "every row skipped",

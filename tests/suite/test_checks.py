@@ -128,6 +128,17 @@ def test_interrupted_and_warm_up_runs_are_not_judged():
     assert check_runs(runs, lambda _: REQUESTS, lambda _: STEPS) == []
 
 
+def test_of_a_run_with_instruments_the_tokens_are_judged_and_the_times_are_not():
+    late = [make_request("a", num_prompt_tokens=8, scheduled_ms=0, sent_ms=45), REQUESTS[1]]
+    on = make_run(late, STEPS, num_wrong=1, run_id="i0", instrument="events")
+    measured = [make_run(REQUESTS, STEPS, run_id=f"r{i}") for i in range(2)]
+    requests = {"i0": late}
+    found = check_runs([*measured, on], lambda run_id: requests.get(run_id, REQUESTS), lambda _: STEPS)
+    assert [(finding.run_id, finding.rule) for finding in found] == [("i0", "tokens-wrong")]
+    (finding,) = check_runs([measured[0], on], lambda _: REQUESTS, lambda _: STEPS)[1:]
+    assert finding.rule == "too-few-rounds", "a run with instruments is no second round"
+
+
 def test_every_rule_says_what_it_asks_and_what_to_do():
     for name, rule in RULES.items():
         assert rule.name == name and len(rule.text) > 10 and len(rule.remedy) > 10

@@ -106,6 +106,34 @@ def test_run_ids_are_file_names_and_differ(write):
     assert all(Path(name).name == name and name.isascii() for name in ids)
 
 
+def test_one_more_round_has_instruments_unless_they_are_off_and_comes_last(write):
+    file = write("a.yaml", extra="rounds: 2\nwarmup_rounds: 1\n")
+    for level in ("nvtx", "events"):
+        case = make_plan([file], Options(arms=("ids", "refresh"), instrument=level)).cases[0]
+        runs = case.runs()
+        assert [run.instrument for run in runs] == ["off"] * 6 + [level] * 2
+        assert {run.arm for run in runs[-2:]} == {"ids", "refresh"}
+        assert len({run.run_id for run in runs}) == 8
+        assert not any(run.is_warmup for run in runs[2:])
+    off = make_plan([file], Options(instrument="off"))
+    assert {run.instrument for run in off.cases[0].runs()} == {"off"}
+    checked = for_check(make_plan([file], Options(instrument="events")))
+    assert {run.instrument for run in checked.cases[0].runs()} == {"off"}
+
+
+def test_one_more_round_looks_for_silent_waits_where_asked_and_comes_last(write):
+    file = write("a.yaml", extra="rounds: 2\nwarmup_rounds: 1\n")
+    options = Options(arms=("ids", "refresh"), instrument="events", sync_check="warn")
+    plan = make_plan([file], options)
+    runs = plan.cases[0].runs()
+    assert [run.sync_check for run in runs] == ["off"] * 8 + ["warn"] * 2
+    assert [run.instrument for run in runs] == ["off"] * 6 + ["events"] * 2 + ["off"] * 2
+    assert len({run.run_id for run in runs}) == 10
+    assert plan.document()["invocation"]["sync_check"] == "warn"
+    assert {run.sync_check for run in for_check(plan).cases[0].runs()} == {"off"}
+    assert {run.sync_check for run in make_plan([file], Options()).cases[0].runs()} == {"off"}
+
+
 def test_a_check_runs_every_arm_in_every_rotation_of_at_most_eight_requests(write):
     for num_requests, num_rotations in ((2, 2), (30, 8)):
         options = Options(overrides=(f"traffic.num_requests={num_requests}",), arms=("ids", "refresh"))
@@ -118,3 +146,53 @@ def test_a_check_runs_every_arm_in_every_rotation_of_at_most_eight_requests(writ
         ]
         assert not any(run.is_warmup for run in runs) and plan.num_runs == len(runs)
         assert len({run.run_id for run in runs}) == len(runs)
+
+
+def reference_of(file, arms, **options):
+    return make_plan([file], Options(arms=arms, **options)).cases[0].reference
+
+
+def test_arms_are_compared_with_the_baseline_or_the_first_right_sync_arm(write):
+    file = write("a.yaml", extra="arms: [ids, stale, sync-ids]\n")
+    assert reference_of(file, None) == "sync-ids"
+    assert reference_of(file, None, overrides=("baseline=ids",)) == "ids"
+    assert reference_of(file, ("refresh", "ids")) == "refresh"
+    assert reference_of(file, ("stale",)) is None
+    with pytest.raises(
+        SuiteError, match="--arms sync-ids,refresh: the scenario's baseline is ids; name it too"
+    ):
+        reference_of(file, ("sync-ids", "refresh"), overrides=("baseline=ids",))
+    with pytest.raises(SuiteError, match="baseline is 'stale'; it is wrong by design"):
+        reference_of(file, None, overrides=("baseline=stale",))
+    with pytest.raises(SuiteError, match="baseline is 'refresh'; it must be one of the scenario's arms"):
+        reference_of(file, None, overrides=("baseline=refresh",))
+
+
+def test_the_reference_runs_twice_a_measured_round_where_a_verdict_may_come_of_it(write):
+    file = write("a.yaml", extra="arms: [sync-ids, ids]\nwarmup_rounds: 1\n")
+    case = make_plan([file], Options(rounds=5, instrument="events")).cases[0]
+    repeats = [run for run in case.runs() if run.is_aa]
+    assert [(run.arm, run.round) for run in repeats] == [("sync-ids", number) for number in range(5)]
+    assert not any(run.is_warmup or run.instrument != "off" for run in repeats)
+    assert len({run.run_id for run in case.runs()}) == len(case.runs()) == 2 + 15 + 2
+    places = {[run.is_aa for run in case.runs()[2 + 3 * number :][:3]].index(True) for number in range(5)}
+    assert len(places) > 1  # shuffled with the arms
+
+
+@pytest.mark.parametrize(
+    ("overrides", "rounds", "arms", "has_aa"),
+    [
+        ((), 4, ("sync-ids", "ids"), False),
+        (("aa=true",), 4, ("sync-ids", "ids"), True),
+        (("aa=false",), 9, ("sync-ids", "ids"), False),
+        ((), 9, ("sync-ids",), False),
+        ((), 9, ("sync-ids", "stale"), False),
+        (("aa=true",), 9, ("stale",), False),
+        ((), 5, ("ids", "sync-ids"), True),
+    ],
+)
+def test_a_a_runs_are_made_as_told_or_where_rounds_and_arms_suffice(write, overrides, rounds, arms, has_aa):
+    options = Options(rounds=rounds, arms=arms, overrides=overrides)
+    plan = make_plan([write("a.yaml")], options)
+    assert any(run.is_aa for run in plan.cases[0].runs()) is has_aa is plan.document()["cases"][0]["has_aa"]
+    assert not any(run.is_aa for run in for_check(plan).cases[0].runs())

@@ -8,6 +8,7 @@ import pytest
 from records import make_step
 
 from runner.core import Prompt, Request, SamplingParams
+from suite.arrivals import ScheduledArrivals
 from suite.replay import RecordedArrivals, RecordedSteps, ReplayedArrivals, first_difference
 from suite.workload import WorkloadRequest
 
@@ -38,7 +39,7 @@ def ids(due) -> list[str]:
 
 def test_requests_are_handed_over_at_the_ask_they_were_handed_over_at_first() -> None:
     given = requests(0, 0, 0.02, 0.03)
-    recorded = RecordedArrivals(given, is_timed=True)
+    recorded = RecordedArrivals(ScheduledArrivals(given, is_timed=True))
     recorded.start()
     asked = []
     while recorded.wait() or len(asked) < 4:

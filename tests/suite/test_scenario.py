@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from runner.config import RunnerConfig
+from suite.arrival_kinds import Constant, TraceReplay
 from suite.errors import SuiteError
+from suite.lengths import Fixed, Uniform
 from suite.scenario import (
     RunnerSection,
     Scenario,
@@ -24,7 +26,6 @@ from suite.scenario import (
     load_scenario,
     missing_requirements,
 )
-from suite.traffic import Constant, Fixed, TraceReplay, Uniform
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from records import START_NS, failed_request, make_request, make_run, make_step
 
+from runner.spans import Span
 from suite.errors import SuiteError
 from suite.record import Metric
 from suite.store import RUNS, RunFolder, load_run, safe_name, to_json
@@ -325,3 +326,17 @@ def test_any_two_names_give_two_safe_file_names(one, other):
         assert set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789-_")
     if one != other:
         assert safe_name(one) != safe_name(other)
+
+
+def test_spans_come_back_as_they_were_with_and_without_times(tmp_path):
+    folder = RunFolder.create(tmp_path, "spans")
+    folder.write_config({"scenarios": []})
+    spans = [
+        Span(0, "forward", "compute", 2**60, 2**60 + 1),
+        Span(1, "draft", "output", None, None, "it was not done"),
+        Span(-1, "wait.arrivals", "host", 5, 9),
+    ]
+    folder.write_spans("r", spans)
+    loaded = load_run(folder.path)
+    assert loaded.spans("r") == spans
+    assert loaded.spans("a run without instruments") == []

@@ -40,6 +40,30 @@ def test_figures_are_medians_over_measured_completed_rounds():
     assert (arm.num_rounds, arm.num_failed, arm.num_interrupted, arm.num_warmup) == (3, 1, 1, 1)
 
 
+def test_a_run_with_instruments_or_repeated_commands_enters_no_figure_and_the_ratio_is_told():
+    on = make_run([make_request()], duration_s=4.0, run_id="i0", instrument="events")
+    amplified = make_run([make_request()], duration_s=90.0, run_id="a0", repeats={"merge": 33})
+    checked = make_run([make_request()], duration_s=90.0, run_id="s0", sync_check="warn")
+    (arm,) = summarise([*rounds(1.0, 2.0, 3.0), on, amplified, checked], ())
+    assert arm.metrics["output_throughput"].values == (3.0, 1.5, 1.0) and arm.num_rounds == 3
+    instrument = arm.instrument
+    assert (instrument.level, instrument.num_runs) == ("events", 1)
+    assert instrument.throughput_ratio == pytest.approx(0.5)
+    document = to_document([arm], (), (), False)["arms"][0]["instrument"]
+    assert document["throughput_ratio"] == instrument.throughput_ratio
+
+
+def test_without_an_instrumented_run_that_completed_there_is_no_ratio_but_a_reason():
+    assert summarise(rounds(1.0), ())[0].instrument is None
+    metrics = empty_metrics("died")
+    lost = make_run(run_id="i0", instrument="nvtx", status=Status.FAILED, metrics=metrics)
+    instrument = summarise([*rounds(1.0), lost], ())[0].instrument
+    assert (instrument.throughput_ratio, instrument.reason) == (
+        None,
+        "no run with instruments has a throughput",
+    )
+
+
 def test_a_metric_that_no_round_has_is_null_with_the_reason():
     runs = [make_run([failed_request()], run_id=f"r{i}") for i in range(2)]
     (arm,) = summarise(runs, ())

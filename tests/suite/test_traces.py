@@ -1,7 +1,6 @@
 """Trace files: what the readers accept, and how a replay is made to fit a model."""
 
 import gzip
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import pytest
 from bad_inputs import AZURE, REBASED
 from hypothesis import given
 from hypothesis import strategies as st
+from recorded_traces import recorded
 
 from runner.config import RunnerConfig
 from runner.models import TINY_GEMMA3_VL, TINY_QWEN3, ModelSpec
@@ -23,12 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def _real(name: str) -> Path:
-    """A recorded trace, which the repository does not hold."""
-    folder = Path(os.environ.get("STEPCOST_TRACES", ROOT.parent / "shared" / "traces"))
-    path = folder / "azure_lmm_2025" / name
-    if not path.is_file():
-        pytest.skip(f"no {path}; set STEPCOST_TRACES to the folder of recorded traces")
-    return path
+    return recorded("azure_lmm_2025", name)
 
 
 def _write(folder: Path, content: str | bytes, name: str = "trace.csv") -> Path:

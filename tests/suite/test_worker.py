@@ -28,6 +28,8 @@ from runner.core import (
     TokenLogprobs,
 )
 from runner.measure import Recorder, Timeline, now_ns
+from runner.spans import Span
+from runner.sync_check import SyncFinding
 from suite import worker as worker_module
 from suite.arrivals import ScheduledArrivals
 from suite.plan import Options, make_plan
@@ -67,8 +69,13 @@ class FakeEngine:
     arms_seen: ClassVar[list[str]] = []
     prompts_seen: ClassVar[list[Prompt]] = []
     names_seen: ClassVar[list[str]] = []
+    repeats_seen: ClassVar[list[Mapping[str, int]]] = []
 
-    def __init__(self, model, config, device, arm):
+    def __init__(self, model, config, device, arm, instrument, repeats, turns):
+        FakeEngine.repeats_seen.append(repeats)
+        device.sync_check = instrument.sync_check
+        if instrument.level != "off":
+            instrument.spans.append(Span(0, "schedule", "host", 1, 2))
         if self.fails_in_making:
             raise DeviceError("the device is gone", traceback_text="Traceback: reset")
         FakeEngine.arms_seen.append(arm.name)
@@ -116,8 +123,14 @@ class FakeEngine:
 
 
 class FakeDevice:
+    clock_uncertainty_ns = 7
     info = DeviceInfo(kind="inline", name="fake", num_threads=1, torch_version="0")
     num_closed = 0
+    sync_check = "off"
+
+    def sync_findings(self):
+        found = SyncFinding("sample", "runner/kernels/program.py:Program._sample", "waits", 3, 2)
+        return () if self.sync_check == "off" else (found,)
 
     def close(self):
         FakeDevice.num_closed += 1
@@ -180,6 +193,7 @@ def run(case, folder, monkeypatch):
     monkeypatch.setattr(FakeEngine, "arms_seen", [])
     monkeypatch.setattr(FakeEngine, "prompts_seen", [])
     monkeypatch.setattr(FakeEngine, "names_seen", [])
+    monkeypatch.setattr(FakeEngine, "repeats_seen", [])
     monkeypatch.setattr(FakeOracle, "wrong", ())
     monkeypatch.setattr(FakeOracle, "num_made", 0)
     monkeypatch.setattr(FakeDevice, "num_closed", 0)
@@ -193,11 +207,12 @@ def run(case, folder, monkeypatch):
         arm="sync-ids",
         of=case,
         rotation=None,
+        **asked,
     ):
         monkeypatch.setattr(FakeEngine, "script", script or {})
         commands = iter(
             [
-                RunArm(run_id=f"r{i}", arm=arm, round=i, is_warmup=False, rotation=rotation)
+                RunArm(run_id=f"r{i}", arm=arm, round=i, is_warmup=False, rotation=rotation, **asked)
                 for i in range(rounds)
             ]
             + [Close()]
@@ -232,6 +247,35 @@ def test_a_run_is_recorded_stored_and_its_tokens_checked(run, folder):
     assert [r.num_tokens_right for r in loaded.request_records("r0")] == [4, 4, 4]
     assert len(loaded.step_records("r0")) == 3
     assert FakeDevice.num_closed == 1
+
+
+def test_spans_are_stored_where_an_instrument_recorded_any_and_its_run_is_not_measured(run, folder):
+    (plain,) = finished(run())
+    assert (plain.record.instrument, plain.record.is_measured) == ("off", True)
+    assert plain.record.clock_uncertainty_ns is None
+    assert load_run(folder.path).spans("r0") == []
+    (reply,) = finished(run(instrument="events"))
+    assert (reply.record.instrument, reply.record.is_measured) == ("events", False)
+    assert reply.record.clock_uncertainty_ns == 7
+    assert load_run(folder.path).spans("r0") == [Span(0, "schedule", "host", 1, 2)]
+
+
+def test_a_run_with_repeated_commands_says_so_and_is_not_measured(run):
+    (reply,) = finished(run(repeats={"merge": 33}))
+    assert FakeEngine.repeats_seen == [{"merge": 33}]
+    assert (dict(reply.record.repeats), reply.record.is_measured) == ({"merge": 33}, False)
+
+
+def test_a_run_that_looked_for_silent_waits_warns_of_them_and_is_not_measured(run):
+    (plain,) = finished(run())
+    assert (plain.record.sync_check, plain.record.warnings) == ("off", ())
+    (reply,) = finished(run(sync_check="warn"))
+    assert (reply.record.sync_check, reply.record.is_measured) == ("warn", False)
+    (warning,) = reply.record.warnings
+    assert warning.startswith("sample waits, in runner/kernels/program.py:Program._sample: on a GPU the host")
+    assert warning.endswith("(2 times, first in step 3)")
+    (failed,) = finished(run({1: "device"}, sync_check="error"))
+    assert (failed.record.failure.kind, failed.record.warnings) == ("device", ())
 
 
 def test_every_run_gets_a_fresh_engine_and_all_share_one_device_and_oracle(run):
@@ -461,6 +505,22 @@ def test_an_untimed_run_gets_everything_at_once():
     arrivals = ScheduledArrivals([Due(0.0), Due(50.0)], False)
     arrivals.start()
     assert len(arrivals.due()) == 2 and not arrivals.wait()
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "limit"),
+    [
+        ("{kind: closed_loop, concurrency: 1}", None),
+        ("{kind: constant, rate: 200, max_concurrency: 1}", 1),
+    ],
+)
+def test_a_run_knows_when_requests_ended(run, tmp_path, arrivals, limit):
+    """Otherwise no second one would ever be sent."""
+    file = tmp_path / "paced.yaml"
+    file.write_text(SCENARIO.replace("{kind: constant, rate: 200}", arrivals))
+    _, *_, finished = run(of=make_plan([file], Options()).cases[0].case)
+    assert finished.record.status is Status.COMPLETED
+    assert finished.record.num_requests == 3 and finished.record.max_concurrency == limit
 
 
 # The real process

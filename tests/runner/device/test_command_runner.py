@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from runner.commands import RING_SIZE, Draft, Record
 from runner.device.command_runner import CommandRunner
+from runner.kernels.sync_watch import SyncWatch
 
 
 class _Program:
     def __init__(self) -> None:
         self.executed: list[object] = []
+        self.watch = SyncWatch([])
 
     def execute(self, command: object, _copies: object) -> None:
         self.executed.append(command)
@@ -27,7 +29,7 @@ class _Reports:
 
 def test_drafts_proposed_behind_the_output_leave_no_account_behind() -> None:
     program, reports, published = _Program(), _Reports(), []
-    runner = CommandRunner(program, reports, lambda *event: published.append(event))  # type: ignore[arg-type]
+    runner = CommandRunner(program, reports, None, lambda *event: published.append(event))  # type: ignore[arg-type]
     for _ in range(2):
         for step_id in range(20):
             runner.run(step_id, Draft("draft_ids.0", 1).to_wire())

@@ -28,6 +28,7 @@ from runner.core import DeviceError, RunnerError
 from runner.device.base import DEVICE_KINDS, Device, open_device
 from runner.measure import now_ns
 from runner.models import TINY_GEMMA3_VL, TINY_QWEN3
+from runner.spans import Level
 
 KINDS = ("inline", "process")
 CONFIG = RunnerConfig(max_num_seqs=2, max_num_batched_tokens=8, max_model_len=16, block_size=4, num_blocks=8)
@@ -156,6 +157,49 @@ def test_a_reports_times_lie_between_submission_and_wait_on_the_hosts_clock(devi
     after = now_ns()
     report = device.report(0)
     assert before <= report.start_ns < report.end_ns <= after
+
+
+SPANS = ("upload.input_ids", "upload.step_metadata", "positions", "forward", "sample", "download")
+
+
+def test_every_command_of_a_step_has_its_span_within_the_steps_own_time(device: Device) -> None:
+    device.reset("events")
+    for step_id in range(2):
+        run(device, step_id, step_commands(device, [5, 6, 7], [2]))
+    for step_id in range(2):
+        spans, report = device.spans(step_id, SPANS), device.report(step_id)
+        assert tuple(span.name for span in spans) == SPANS
+        assert {(span.step_id, span.lane, span.reason) for span in spans} == {(step_id, "compute", None)}
+        times = [time or 0 for span in spans for time in (span.start_ns, span.end_ns)]
+        assert times == sorted(times)
+        assert report.start_ns <= times[0] and times[-1] <= report.end_ns
+
+
+@pytest.mark.parametrize("level", ["off", "nvtx", "host"])
+def test_below_events_a_device_records_no_span(device: Device, level: Level) -> None:
+    device.reset(level)
+    run(device, 0, step_commands(device, [5, 6, 7], [2]))
+    assert device.spans(0, SPANS) == ()
+
+
+def test_a_command_that_did_not_run_has_a_span_without_times_and_a_reason(device: Device) -> None:
+    device.reset("events")
+    run(device, 0, [Upload("input_ids", 0, 0, 2)])
+    ran, other = device.spans(0, ("upload.input_ids", "draft"))
+    assert ran.reason is None and (ran.duration_ns or 0) > 0
+    assert (other.name, other.start_ns, other.end_ns) == ("draft", None, None)
+    assert other.reason == "it had not run when the step was retired"
+
+
+def test_a_step_with_more_commands_than_there_is_room_for_says_so_and_loses_no_other(device: Device) -> None:
+    device.reset("events")
+    run(device, 0, [Upload("input_ids", 0, 0, 2)] * 500)
+    spans = device.spans(0, ["upload.input_ids"] * 500)
+    without = [span for span in spans if span.duration_ns is None]
+    assert len(spans) == 500 and 0 < len(without) < 500
+    assert {span.reason for span in without} == {"the step has more spans than there is room for"}
+    run(device, 1, [Upload("input_ids", 0, 0, 2)])
+    assert [span.reason for span in device.spans(1, ["upload.input_ids"])] == [None]
 
 
 def test_a_device_names_itself(kind: str, device: Device) -> None:

@@ -1,0 +1,88 @@
+"""From a loaded run folder to the StepCosts of each arm that has an instrumented run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from runner.core import RunnerError
+from runner.measure import StepRecord
+from runner.models import get_model
+from runner.spans import Span, records_host
+from suite.arms import named_arm
+from suite.ceilings import CeilingShare, shares
+from suite.cost_tables import cost_tables
+from suite.errors import SuiteError
+from suite.kept_ceilings import from_document
+from suite.record import RunRecord, Status
+from suite.span_costs import span_costs
+from suite.step_costs import ArmKey, StepCosts
+
+_NO_CEILINGS = (
+    "the ceilings of this machine were not known: `python -m suite micro --only ceilings --model MODEL` "
+    "measures them once, in half a minute; later runs are held against them"
+)
+
+
+class LoadedSteps(Protocol):
+    """What is asked of a loaded run folder; `suite.store` has it."""
+
+    def step_records(self, run_id: str) -> Sequence[StepRecord]: ...
+    def spans(self, run_id: str) -> Sequence[Span]: ...
+    def ceilings(self) -> Mapping[str, Any]: ...
+
+
+def costs_by_arm(runs: Iterable[RunRecord], loaded: LoadedSteps) -> dict[ArmKey, StepCosts]:
+    """Of each arm with instrumented runs, the first that completed, or why there are no figures."""
+    groups: dict[ArmKey, list[RunRecord]] = {}
+    for run in runs:
+        if run.is_instrumented:
+            groups.setdefault((run.scenario, run.case_id, run.arm), []).append(run)
+    return {key: _costs_of(group, loaded) for key, group in groups.items()}
+
+
+def _costs_of(runs: Sequence[RunRecord], loaded: LoadedSteps) -> StepCosts:
+    completed = [run for run in runs if run.status is Status.COMPLETED]
+    if not completed:
+        return _without(runs[0], "no run with instruments completed")
+    run = completed[0]
+    if not records_host(run.instrument):
+        return _without(run, f"level {run.instrument} records nothing of its own: use --instrument events")
+    try:
+        records, spans = loaded.step_records(run.run_id), loaded.spans(run.run_id)
+        if not spans:
+            return _without(run, "its spans are not in the run folder")
+        tables = cost_tables(span_costs(records, spans))
+    except SuiteError as error:
+        return _without(run, str(error))
+    reached, no_shares = _shares(run, loaded, records, spans)
+    return StepCosts(
+        run_id=run.run_id,
+        level=run.instrument,
+        num_steps=len(records),
+        num_spans=len(spans),
+        clock_uncertainty_ns=run.clock_uncertainty_ns,
+        tables=tables,
+        shares=reached,
+        no_shares=no_shares,
+    )
+
+
+def _shares(
+    run: RunRecord, loaded: LoadedSteps, records: Sequence[StepRecord], spans: Sequence[Span]
+) -> tuple[tuple[CeilingShare, ...], str | None]:
+    """Shares of the ceilings that were known when it ran, or none and why."""
+    try:
+        kept = from_document(loaded.ceilings()).get(run.case_id)
+        if kept is None:
+            return (), _NO_CEILINGS
+        found = shares(kept.ceilings, records, spans, get_model(kept.model), named_arm(run.arm))
+    except (ValueError, RunnerError) as error:
+        return (), f"ceilings.json of the run cannot be used: {error}"
+    return tuple(found), None if found else "no step was recorded"
+
+
+def _without(run: RunRecord, reason: str) -> StepCosts:
+    return StepCosts(
+        run.run_id, run.instrument, 0, 0, run.clock_uncertainty_ns, None, reason, no_shares=reason
+    )

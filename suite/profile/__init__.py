@@ -1,0 +1,1 @@
+"""Captures of profilers beside our own records: imported, compared, and written for viewers."""

@@ -1,0 +1,202 @@
+"""An arm's instrumented run, from the run folder to the summary and the page."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from ceiling_fabrication import ceilings
+from records import make_request, make_run, make_step
+
+from runner.measure import StepRecord
+from runner.spans import Span
+from suite.instrumented_runs import costs_by_arm
+from suite.kept_ceilings import CaseCeilings, to_document
+from suite.publish import publish
+from suite.record import RunRecord, Status
+from suite.report.data import from_loaded
+from suite.report.span_tables import ceiling_shares, idle, instruments, spans
+from suite.store import RunFolder, load_run
+
+MS = 1_000_000
+
+
+def steps() -> list[StepRecord]:
+    """Two decode steps of 2 ms on the host, each with a millisecond on the device, half a one apart."""
+    return [
+        replace(
+            make_step(index, 2 * index, 2 * index + 2, num_tokens=4),
+            start_ns=2 * index * MS,
+            end_ns=(2 * index + 2) * MS,
+            device_start_ns=(2 * index + 1) * MS,
+            device_end_ns=(2 * index + 2) * MS,
+        )
+        for index in range(2)
+    ]
+
+
+def spans_of(records: list[StepRecord], reason: str | None = None) -> list[Span]:
+    """schedule until the device starts, then wait.output; on the device a forward, and a draft."""
+    found = []
+    for record in records:
+        start, end = record.device_start_ns, record.device_end_ns
+        found += [
+            Span(record.step_id, "schedule", "host", record.start_ns, start),
+            Span(record.step_id, "wait.output", "host", start, record.end_ns),
+            Span(record.step_id, "forward", "compute", start, end - MS // 4),
+        ]
+        if reason:
+            found.append(Span(record.step_id, "draft", "compute", None, None, reason))
+    return found
+
+
+def folder_of(tmp_path: Path, *runs: tuple[RunRecord, list[Span]]) -> RunFolder:
+    folder = RunFolder.create(tmp_path, "costs")
+    folder.write_config({"scenarios": [{"name": "smoke"}]})
+    for run, recorded in runs:
+        folder.append_run(run)
+        folder.write_steps(run.run_id, steps())
+        folder.write_requests(run.run_id, [make_request()])
+        if recorded:
+            folder.write_spans(run.run_id, recorded)
+    return folder
+
+
+def measured(number: int, duration_s: float = 1.0) -> tuple[RunRecord, list[Span]]:
+    return make_run([make_request()], steps(), duration_s, run_id=f"r{number}", round=number), []
+
+
+def instrumented(
+    recorded: list[Span], level: str = "events", status: Status = Status.COMPLETED
+) -> tuple[RunRecord, list[Span]]:
+    run = make_run(
+        [make_request()],
+        steps(),
+        2.0,
+        run_id="i0",
+        instrument=level,
+        status=status,
+        clock_uncertainty_ns=1500,
+    )
+    return run, recorded
+
+
+def test_spans_of_the_instrumented_run_become_the_arms_tables_in_summary_and_page(tmp_path: Path) -> None:
+    recorded = spans_of(steps(), "it had not run")
+    folder = folder_of(tmp_path, measured(0), measured(1), instrumented(recorded))
+    publish(folder.path)
+    (arm,) = json.loads((folder.path / "summary.json").read_text())["arms"]
+    costs = arm["step_costs"]
+    assert (costs["run_id"], costs["num_steps"], costs["num_spans"], costs["reason"]) == ("i0", 2, 8, None)
+    (kind,) = costs["tables"]["kinds"]
+    assert (kind["kind"], kind["num_steps"]) == ("decode", 2)
+    assert (kind["host_us"], kind["device_us"], kind["idle_us"]) == (2000, 1000, 500)
+    assert kind["idle_causes_us"] == {"schedule": 500}
+    rows = {(row["lane"], row["name"]): row for row in costs["tables"]["spans"]}
+    forward = rows["compute", "forward"]
+    assert (forward["mean_us"], forward["share"], forward["serial_us"]) == (750, 0.75, 750)
+    assert rows["host", "schedule"]["idle_causing_us"] == 1000
+    assert rows["host", "wait.output"]["overlapped_us"] == 1000
+    assert rows["compute", "unattributed"]["mean_us"] == 250
+    page = (folder.path / "report.html").read_text()
+    for text in ("forward", "750", "it had not run", "1.500\xa0µs", "2\xa0spans without times"):
+        assert text in page, text
+    assert arm["instrument"]["throughput_ratio"] == pytest.approx(0.5)
+
+
+def test_the_tables_of_the_page_hold_the_exact_figures(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, measured(0), measured(1), instrumented(spans_of(steps())))
+    loaded = load_run(folder.path)
+    data = from_loaded(loaded, costs_by_arm(loaded.runs, loaded))
+    (one,) = data.series
+    exact = {
+        (row[1].lines[0].text, row[2].lines[0].text): [line.exact for cell in row[3:8] for line in cell.lines]
+        for row in spans(one).rows
+    }
+    assert exact["host", "schedule"] == [1000, 50, 0, 0, 1000]
+    assert exact["device", "forward"] == [750, 75, 750, 0, 0]
+    (row,) = idle(one).rows
+    assert [line.text for line in row[5].lines] == ["schedule 500\xa0µs"]
+    assert [line.text for line in row[6].lines] == ["host 0\xa0%", "device 25\xa0%"]
+    (row,) = instruments(data).rows
+    assert row[3].lines[0].text == "events" and row[4].lines[0].exact == 3
+    assert row[5].lines[0].exact == pytest.approx(0.5)
+    assert "2\xa0rounds, 1.000 to 1.000" in row[5].lines[0].note
+
+
+@pytest.mark.parametrize(
+    ("run", "reason"),
+    [
+        (instrumented([]), "its spans are not in the run folder"),
+        (instrumented([], level="nvtx"), "level nvtx records nothing of its own"),
+        (instrumented([], status=Status.FAILED), "no run with instruments completed"),
+        (
+            instrumented([Span(0, "a", "host", 0, 5), Span(0, "b", "host", 3, 9)]),
+            "overlap",
+        ),
+    ],
+)
+def test_without_tables_there_is_a_reason_on_the_page_and_in_the_summary(
+    run: tuple[RunRecord, list[Span]], reason: str, tmp_path: Path
+) -> None:
+    folder = folder_of(tmp_path, measured(0), run)
+    publish(folder.path)
+    (arm,) = json.loads((folder.path / "summary.json").read_text())["arms"]
+    assert arm["step_costs"]["tables"] is None and reason in arm["step_costs"]["reason"]
+    assert reason in (folder.path / "report.html").read_text()
+
+
+def test_shares_of_the_ceilings_known_at_the_time_are_in_summary_and_page(tmp_path: Path) -> None:
+    run, recorded = instrumented(spans_of(steps()))
+    folder = folder_of(tmp_path, measured(0), (run, recorded))
+    kept = CaseCeilings(model="tiny-qwen3", ceilings=ceilings())
+    folder.write_ceilings(to_document({run.case_id: kept}))
+    publish(folder.path)
+    (arm,) = json.loads((folder.path / "summary.json").read_text())["arms"]
+    assert arm["step_costs"]["no_ceiling_shares"] is None
+    (forward,) = (row for row in arm["step_costs"]["ceiling_shares"] if row["span"] == "forward")
+    assert (forward["group"], forward["n"], forward["unit"]) == ("decode", 2, "GFLOP/s")
+    assert forward["share"] == pytest.approx(forward["value"] / forward["ceiling"])
+    loaded = load_run(folder.path)
+    (one,) = from_loaded(loaded, costs_by_arm(loaded.runs, loaded)).series
+    (row,) = (row for row in ceiling_shares(one).rows if row[1].lines[0].text == "forward")
+    assert row[4].lines[0].exact == pytest.approx(100 * forward["share"])
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (None, "were not known: `python -m suite micro"),
+        ("{}", "were not known"),
+        ('{"1234567890abcdef": {"model": 3}}', "ceilings.json of the run cannot be used: "),
+        ("[1, 2", "were not known"),
+    ],
+)
+def test_without_ceilings_there_is_a_reason(content: str | None, reason: str, tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, measured(0), instrumented(spans_of(steps())))
+    if content is not None:
+        (folder.path / "ceilings.json").write_text(content)
+    publish(folder.path)
+    (arm,) = json.loads((folder.path / "summary.json").read_text())["arms"]
+    assert reason in arm["step_costs"]["no_ceiling_shares"] and arm["step_costs"]["ceiling_shares"] == []
+    assert reason.partition(":")[0] in (folder.path / "report.html").read_text()
+
+
+def test_ceilings_of_another_model_are_a_reason_and_no_share(tmp_path: Path) -> None:
+    run, recorded = instrumented(spans_of(steps()))
+    folder = folder_of(tmp_path, measured(0), (run, recorded))
+    kept = CaseCeilings(model="tiny-qwen3", ceilings=ceilings(linear_parameters=5))
+    folder.write_ceilings(to_document({run.case_id: kept}))
+    loaded = load_run(folder.path)
+    (costs,) = costs_by_arm(loaded.runs, loaded).values()
+    assert costs.shares == () and "the ceilings are those of" in (costs.no_shares or "")
+
+
+def test_a_folder_without_instrumented_runs_says_how_to_get_one(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, measured(0), measured(1))
+    publish(folder.path)
+    (arm,) = json.loads((folder.path / "summary.json").read_text())["arms"]
+    assert arm["step_costs"] is None and arm["instrument"] is None
+    assert "--instrument events" in (folder.path / "report.html").read_text()
