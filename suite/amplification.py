@@ -16,7 +16,7 @@ from scipy import stats
 
 from runner.measure import StepRecord
 from runner.spans import Span
-from suite.slopes import AmplifiedRun, Pair, round_slopes_us, step_times_us
+from suite.slopes import AmplifiedRun, Pair, round_slopes_us, step_times_us, waits_for_host
 
 MIN_ROUNDS = 5
 """Fewer decide nothing."""
@@ -105,9 +105,10 @@ def estimate(values_us: Sequence[float]) -> Estimate:
 def slopes_us(runs: Sequence[AmplifiedRun], pairs: Collection[Pair]) -> dict[Pair, list[float]]:
     """The slopes of each pair, one of every whole round."""
     slopes: dict[Pair, list[float]] = {pair: [] for pair in pairs}
+    counts_next = waits_for_host(runs)
     for number in dict.fromkeys(run.round for run in runs):
         of_round = [run for run in runs if run.round == number]
-        for pair, slope in round_slopes_us(of_round, pairs).items():
+        for pair, slope in round_slopes_us(of_round, pairs, counts_next).items():
             slopes[pair].append(slope)
     return slopes
 

@@ -59,9 +59,8 @@ def cost_plan(path: Path, options: Options) -> Plan:
     """One arm: the one of the options, else `refresh` where it fits, else the scenario's first right one."""
     scenario = load_scenario(path, options.overrides, options.seed)
     arms = options.arms or (_default_arm(scenario),)
-    return make_plan(
-        [path], replace(options, arms=arms, rounds=options.rounds or MAX_ROUNDS, instrument="off")
-    )
+    rounds = MAX_ROUNDS if options.rounds is None else options.rounds
+    return make_plan([path], replace(options, arms=arms, rounds=rounds, instrument="off"))
 
 
 def _default_arm(scenario: Scenario) -> str:

@@ -5,11 +5,11 @@ the step before to its own: those stretches cover a run without gap or overlap, 
 is in exactly one of them, whether the host works meanwhile (async) or before (sync). The first has none.
 
 In every step each run of a round has another turn (suite/turns.py), so a step's time is what the step takes
-anyway, times how slow the run is as a whole, plus what its turn adds. Under async scheduling a step that ends
-later may leave the next one less to wait for: what a turn adds to the next step counts as well, so that a
-cost which the host hides is none. All of it is fitted at once, in shares of the step's median time; times
-further than three robust standard deviations off the fit (a core taken away for a moment) are left out, and
-it is fitted again.
+anyway, times how slow the run is as a whole, plus what its turn adds. Where under async scheduling the device
+waits for the host, a step that ends later leaves the next one less to wait for: there what a turn adds to the
+next step counts as well, so that a cost which the host hides is none. All of it is fitted at once, in shares
+of the step's median time; times further than three robust standard deviations off the fit (a core taken away
+for a moment) are left out, and it is fitted again.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ Pair = tuple[str, str]
 
 Floats = NDArray[np.float64]
 
+MAX_WAITING = 0.01
 _MAX_DEVIATIONS = 3.0
 _NORMAL = 1.4826  # standard deviations in a median absolute deviation of normal values
 _MAX_FITS = 6
@@ -56,8 +57,22 @@ def step_times_us(steps: Sequence[StepRecord]) -> dict[int, float]:
     return {step.step_id: (step.device_end_ns - last.device_end_ns) / 1000 for last, step in pairwise(steps)}
 
 
-def round_slopes_us(runs: Sequence[AmplifiedRun], pairs: Collection[Pair]) -> dict[Pair, float]:
+def waits_for_host(runs: Sequence[AmplifiedRun]) -> bool:
+    """Whether, under async, the device was idle for MAX_WAITING of the time because nothing was launched."""
+    waited_ns = total_ns = 0
+    for run in runs:
+        for last, step in pairwise(run.steps if run.is_async else ()):
+            waited_ns += max(0, step.device_start_ns - last.device_end_ns - step.handoff_ns)
+            total_ns += step.device_end_ns - last.device_end_ns
+    return waited_ns > MAX_WAITING * total_ns
+
+
+def round_slopes_us(
+    runs: Sequence[AmplifiedRun], pairs: Collection[Pair], counts_next: bool
+) -> dict[Pair, float]:
     """The slope of each pair in us a repeat, from the runs of one round, which took the same steps.
+
+    `counts_next`: what a pair adds to the next step is part of it (waits_for_host).
 
     Empty where the runs are too few to tell all of them apart, as where a round was cut short.
     """
@@ -65,7 +80,7 @@ def round_slopes_us(runs: Sequence[AmplifiedRun], pairs: Collection[Pair]) -> di
     if times.size == 0:
         return {}
     weights = 1 / np.maximum(np.median(times, axis=0), 1.0)
-    effects = dict(_effects(runs, pairs, weights))
+    effects = dict(_effects(runs, pairs, weights, counts_next))
     owns = [pair for pair in pairs if (pair, "own") in effects]
     design = np.column_stack([*_step_and_run(*times.shape), *effects.values()])
     fitted = _robust_fit(design, (times * weights).ravel())
@@ -76,16 +91,16 @@ def round_slopes_us(runs: Sequence[AmplifiedRun], pairs: Collection[Pair]) -> di
 
 
 def _effects(
-    runs: Sequence[AmplifiedRun], pairs: Collection[Pair], weights: Floats
+    runs: Sequence[AmplifiedRun], pairs: Collection[Pair], weights: Floats, counts_next: bool
 ) -> Iterator[tuple[tuple[Pair, str], Floats]]:
-    """A column for what a pair adds to its own step and, under async, one for the next; none without any."""
+    """A column for what a pair adds to its own step and one for the next; none without any."""
     steps = runs[0].steps
     for pair in pairs:
         added = np.asarray([[_added(run, step, pair) for step in steps] for run in runs], dtype=np.float64)
         own, after = added[:, 1:] * weights, added[:, :-1] * weights
         if _varies(own):
             yield (pair, "own"), own.ravel()
-        if runs[0].is_async and _varies(after):
+        if counts_next and _varies(after):
             yield (pair, "next"), after.ravel()
 
 

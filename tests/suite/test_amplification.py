@@ -30,18 +30,25 @@ KINDS = ("prefill", *["mixed", "decode"] * 10)
 TimeOf = Callable[[AmplifiedRun, int, str], float]
 
 
-def steps_of(time_us: Callable[[int, str], float], kinds: Sequence[str] = KINDS) -> list[StepRecord]:
-    """Steps one behind the other on the device, each as long as asked for."""
+def steps_of(
+    time_us: Callable[[int, str], float], kinds: Sequence[str] = KINDS, waiting_us: float = 0
+) -> list[StepRecord]:
+    """Steps one behind the other on the device, each as long as asked for, a wait for its launch included."""
     end_ns, steps = 1_000_000, []
     for step_id, kind in enumerate(kinds):
-        start_ns = end_ns
+        start_ns = end_ns + round(1000 * waiting_us)
         end_ns += round(1000 * time_us(step_id, kind))
         steps.append(make_step(step_id, 0, 0, kind, device_start_ns=start_ns, device_end_ns=end_ns))
     return steps
 
 
 def rounds_of(
-    num_rounds: int, time_us: TimeOf, is_async: bool = False, turns: Sequence[Turn] = TURNS, seed: int = 5
+    num_rounds: int,
+    time_us: TimeOf,
+    is_async: bool = False,
+    turns: Sequence[Turn] = TURNS,
+    seed: int = 5,
+    waiting_us: float = 0,
 ) -> list[AmplifiedRun]:
     """Whole rounds; `time_us` is asked of each run (without its steps), step and kind."""
     draw = random.Random(seed)
@@ -51,7 +58,9 @@ def rounds_of(
         for of_run in shuffled_turns(turns, draw)
     ]
     return [
-        replace(run, steps=steps_of(lambda step_id, kind, run=run: time_us(run, step_id, kind)))
+        replace(
+            run, steps=steps_of(lambda step_id, kind, run=run: time_us(run, step_id, kind), KINDS, waiting_us)
+        )
         for run in empty
     ]
 
@@ -135,7 +144,8 @@ def test_under_async_what_the_next_step_has_less_to_wait_for_counts_against_the_
         hidden = 2 * (run.k(FLAGS, step_id - 1) - 1) if step_id else 0
         return 2000 + 2 * run.k(FLAGS, step_id) - hidden
 
-    hidden, shown = cost_of(rounds_of(8, time_us, True)), cost_of(rounds_of(8, time_us, False))
+    hidden = cost_of(rounds_of(8, time_us, True, waiting_us=600))
+    shown = cost_of(rounds_of(8, time_us, True, waiting_us=15))
     assert abs(hidden.mean_us) < 0.01
     assert shown.mean_us == pytest.approx(2, abs=0.7) and shown.is_decided
 
