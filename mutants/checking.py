@@ -102,8 +102,8 @@ MUTANTS = (
     Mutant(
         "tpot-divides-by-one-too-many",
         "suite/metrics.py",
-        "return total / gaps.size",
-        "return total / (gaps.size + 1)",
+        "return (last_ns - first_ns) / NS_PER_MS / (num_tokens - 1)",
+        "return (last_ns - first_ns) / NS_PER_MS / num_tokens",
         (f"{_FIGURES}test_tpot_divides_by_the_tokens_that_came_not_by_those_asked_for",),
     ),
     Mutant(

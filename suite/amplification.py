@@ -1,58 +1,31 @@
 """The in-situ cost of a command: how much longer a run gets for each time the command is run once more.
 
-Pure functions over step records of runs that take the same steps; in each run of a round a step has another
-turn (suite/turns.py). A step's time runs from the previous step's device end to its own: those stretches
-cover a run without gap or overlap, so whatever delays the device is in exactly one of them, whether the host
-works meanwhile (async) or before (sync). The first step has no previous one, and is left out. Under async
-scheduling a step that ends later may leave the next one less to wait for, so that its cost is hidden: there
-the step and its next count together.
-
-Per step, the slope of that time on k by least squares over the runs of one round, so that what the step
-computes cancels; per round, the mean of the middle half of its steps' slopes, which a quarter of outliers on
-either side does not move; over rounds, the mean with Student's 95 % interval.
+Pure functions. Of every round the slope of step time on repeats (suite/slopes.py); over rounds the mean, with
+Student's 95 % interval.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 from scipy import stats
 
 from runner.measure import StepRecord
-from runner.repeats import Turn, repeats_in
 from runner.spans import Span
+from suite.slopes import AmplifiedRun, Pair, round_slopes_us, step_times_us
 
 MIN_ROUNDS = 5
 """Fewer decide nothing."""
 
 CONFIDENCE = 0.95
 TRIMMED = 0.25
-"""Of a round's steps, on either side."""
+"""Of a run's steps, on either side, for the time of one without repeats."""
 
 KINDS = ("decode", "mixed", "prefill")
-
-
-@dataclass(frozen=True, slots=True)
-class AmplifiedRun:
-    """One run of a round. `repeats` and `turns`: what it ran how often in which step (runner/repeats.py)."""
-
-    round: int
-    steps: Sequence[StepRecord]
-    repeats: Mapping[str, int]
-    turns: Sequence[Turn] = ()
-    is_async: bool = False
-
-    def k(self, span: str, step_id: int) -> int | None:
-        """How often it ran the span's commands in a step; None where another span's are repeated there."""
-        repeats = repeats_in(step_id, self.repeats, self.turns)
-        if any(k != 1 for name, k in repeats.items() if name != span):
-            return None
-        return repeats.get(span, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +87,6 @@ class AmplifiedCost:
         return max(0.0, self.cost.high_us)
 
 
-def step_times_us(steps: Sequence[StepRecord]) -> dict[int, float]:
-    """Step id -> from the previous step's device end to its own."""
-    return {step.step_id: (step.device_end_ns - last.device_end_ns) / 1000 for last, step in pairwise(steps)}
-
-
 def middle_mean(values: Iterable[float]) -> float:
     """The mean of the middle half."""
     return float(stats.trim_mean(np.asarray(list(values), dtype=np.float64), TRIMMED))
@@ -134,38 +102,14 @@ def estimate(values_us: Sequence[float]) -> Estimate:
     return Estimate(mean, mean - half, mean + half, count)
 
 
-def round_slopes_us(runs: Sequence[AmplifiedRun], span: str, kind: str) -> dict[int, float]:
-    """Round -> slope on k of the time of a step of that kind; a round without two different k has none."""
-    slopes = {}
+def slopes_us(runs: Sequence[AmplifiedRun], pairs: Collection[Pair]) -> dict[Pair, list[float]]:
+    """The slopes of each pair, one of every whole round."""
+    slopes: dict[Pair, list[float]] = {pair: [] for pair in pairs}
     for number in dict.fromkeys(run.round for run in runs):
         of_round = [run for run in runs if run.round == number]
-        per_step = _step_slopes_us(of_round, span, kind)
-        if per_step:
-            slopes[number] = middle_mean(per_step)
+        for pair, slope in round_slopes_us(of_round, pairs).items():
+            slopes[pair].append(slope)
     return slopes
-
-
-def _step_slopes_us(runs: Sequence[AmplifiedRun], span: str, kind: str) -> list[float]:
-    """Of each step, by least squares over the runs that repeat nothing else in it."""
-    times = [delays_us(run) for run in runs]
-    slopes = []
-    for step in runs[0].steps:
-        points = [
-            (float(k), of_run[step.step_id])
-            for run, of_run in zip(runs, times, strict=True)
-            if step.kind == kind and step.step_id in of_run and (k := run.k(span, step.step_id)) is not None
-        ]
-        if len({k for k, _ in points}) >= 2:
-            slopes.append(statistics.linear_regression(*zip(*points, strict=True)).slope)
-    return slopes
-
-
-def delays_us(run: AmplifiedRun) -> dict[int, float]:
-    """Step id -> the time that its commands can lengthen: its own, under async that of the next one too."""
-    times = step_times_us(run.steps)
-    if not run.is_async:
-        return times
-    return {step_id: times[step_id] + times[step_id + 1] for step_id in times if step_id + 1 in times}
 
 
 def plain_step_us(runs: Sequence[AmplifiedRun], kind: str) -> float | None:
@@ -176,14 +120,10 @@ def plain_step_us(runs: Sequence[AmplifiedRun], kind: str) -> float | None:
         plain = [
             times[step.step_id]
             for step in run.steps
-            if step.kind == kind and step.step_id in times and _is_plain(run, step.step_id)
+            if step.kind == kind and step.step_id in times and run.is_plain(step.step_id)
         ]
         means += [middle_mean(plain)] if plain else []
     return statistics.fmean(means) if means else None
-
-
-def _is_plain(run: AmplifiedRun, step_id: int) -> bool:
-    return all(k == 1 for k in repeats_in(step_id, run.repeats, run.turns).values())
 
 
 def command_times(steps: Sequence[StepRecord], spans: Sequence[Span], name: str, kind: str) -> CommandTimes:
@@ -208,50 +148,42 @@ def _median_us(spans: Sequence[Span], reason: str) -> tuple[float | None, str | 
 
 def amplified_costs(
     runs: Sequence[AmplifiedRun],
-    instrumented: AmplifiedRun | None,
+    instrumented: Sequence[StepRecord] | None,
     spans: Sequence[Span],
     names: Sequence[str],
 ) -> list[AmplifiedCost]:
     """The bill of an arm: a line for each span and kind of step that has its commands.
 
-    `instrumented` repeats nothing, and `spans` are its own. Without it, every span of `names` has a line for
-    every kind of step there is.
+    `instrumented` are the steps of a run that repeats nothing, and `spans` its own. Without it, every span of
+    `names` has a line for every kind of step there is.
     """
     alike = same_steps(runs)
-    return [
-        line
-        for kind in KINDS
-        for name in names
-        if (line := _line(alike, instrumented, spans, name, kind)) is not None
-    ]
+    times = {
+        (name, kind): command_times(instrumented or (), spans, name, kind) for kind in KINDS for name in names
+    }
+    pairs = [pair for pair, found in times.items() if instrumented is None or found.per_step > 0]
+    slopes = slopes_us(alike, pairs)
+    lines = [_line(alike, pair, times[pair], slopes[pair]) for pair in pairs]
+    return [line for line in lines if line is not None]
 
 
 def _line(
-    runs: Sequence[AmplifiedRun],
-    instrumented: AmplifiedRun | None,
-    spans: Sequence[Span],
-    name: str,
-    kind: str,
+    runs: Sequence[AmplifiedRun], pair: Pair, times: CommandTimes, slopes: Sequence[float]
 ) -> AmplifiedCost | None:
+    """None where no step but the first is of that kind."""
+    span, kind = pair
     step_us = plain_step_us(runs, kind)
-    times = command_times(instrumented.steps if instrumented else (), spans, name, kind)
-    if step_us is None or (instrumented is not None and times.per_step == 0):
+    if step_us is None:
         return None
-    slopes = round_slopes_us(runs, name, kind)
     return AmplifiedCost(
-        span=name,
+        span=span,
         kind=kind,
-        ks=_ks(runs, name),
+        ks=tuple(sorted({run.k(span, step.step_id) for run in runs for step in run.steps})),
         num_steps=sum(step.kind == kind for step in runs[0].steps[1:]),
         step_us=step_us,
-        cost=estimate(list(slopes.values())) if slopes else None,
+        cost=estimate(slopes) if slopes else None,
         times=times,
     )
-
-
-def _ks(runs: Sequence[AmplifiedRun], span: str) -> tuple[int, ...]:
-    found = {run.k(span, step.step_id) for run in runs for step in run.steps}
-    return tuple(sorted(k for k in found if k is not None))
 
 
 def same_steps(runs: Sequence[AmplifiedRun]) -> list[AmplifiedRun]:

@@ -16,12 +16,12 @@ from suite.amplification import (
     KINDS,
     MIN_ROUNDS,
     AmplifiedCost,
-    AmplifiedRun,
     amplified_costs,
     same_steps,
 )
 from suite.record import RunRecord, Status
 from suite.repeatable import in_order
+from suite.slopes import AmplifiedRun
 
 _HEADER = ("span", "n", "us a step", "95 %", "share", "device us", "k", "")
 _LEFT = (0, 7)
@@ -69,9 +69,7 @@ def _arm_bill(
 ) -> ArmBill:
     completed = [run for run in runs if run.status is Status.COMPLETED]
     timed = [
-        AmplifiedRun(
-            run.round, steps_of(run.run_id), run.repeats, run.turns, is_async=run.scheduling == "async"
-        )
+        AmplifiedRun(run.round, steps_of(run.run_id), run.turns, is_async=run.scheduling == "async")
         for run in completed
         if run.instrument == "off"
     ]
@@ -79,7 +77,7 @@ def _arm_bill(
     names = in_order(tuple(dict.fromkeys(span for run in runs for span in run.repeats)))
     lines = amplified_costs(
         timed,
-        AmplifiedRun(0, steps_of(seen.run_id), seen.repeats) if seen else None,
+        steps_of(seen.run_id) if seen else None,
         spans_of(seen.run_id) if seen else (),
         names,
     )

@@ -168,6 +168,28 @@ def run(
             help="Have the NVTX range 'stepcost window' open in that run while its batch is steady.",
         ),
     ] = False,
+    goodput: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--goodput",
+            help="Gates in ms that a good request meets: 'ttft:200 tpot:20 e2el:900'; repeatable.",
+            metavar="NAME:MS",
+        ),
+    ] = None,
+    until_precision: Annotated[
+        str | None,
+        typer.Option(
+            "--until-precision",
+            help="Rounds until every 95 % interval of a ratio is at most so wide: 1%; at least 10 rounds.",
+            metavar="PERCENT",
+        ),
+    ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            "--budget", help="The time --until-precision may take, shared by all cases: 10m.", metavar="TIME"
+        ),
+    ] = None,
     label: Annotated[
         str | None, typer.Option("--label", help="A name in the folder's name.", metavar="TEXT")
     ] = None,
@@ -178,6 +200,8 @@ def run(
     130 interrupted, partial results kept.
     """
     from suite import commands
+    from suite.goodput import goodput_override
+    from suite.precision import read_precision
 
     options = replace(
         _options(device, arms, rounds, overrides, seed),
@@ -185,7 +209,10 @@ def run(
         sync_check=sync_check.value,
         is_traced=is_traced,
         has_window=has_window,
+        until=read_precision(until_precision, budget),
     )
+    if goodput is not None:
+        options = replace(options, overrides=(*options.overrides, goodput_override(goodput)))
     place = _place(output_dir)
     code = commands.run(paths, options, place, label, is_dry_run, _screen(is_json))
     if not is_dry_run:

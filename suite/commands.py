@@ -94,6 +94,8 @@ def run(
             experiment = Experiment(plan, folder.path, progress, stop, folder.append_run, keep_device)
             records = experiment.run()
         folder.write_ceilings(to_document(of_cases(plan.cases, plan.device)))
+        for text in experiment.stopped:
+            make_progress_console(sys.stderr).print(text)
         published = publish(folder.path, stop.is_requested)
     try:
         _show_results(published, screen)
@@ -192,7 +194,7 @@ def expand(paths: Sequence[Path], options: Options, screen: Screen) -> int:
     plan = make_plan(paths, options)
     lines = [
         f"{case.case.case_id}  {case.title}: {case.num_requests} requests, arms "
-        f"{', '.join(case.arms)}, {case.rounds} rounds"
+        f"{', '.join(case.arms)}, {case.rounds_text} rounds"
         for case in plan.cases
     ]
     screen.show([*lines, *_skipped_lines(plan.skipped)], plan.document()["cases"])
@@ -319,11 +321,16 @@ def _plan_lines(plan: Plan) -> Iterable[str]:
     for case in plan.cases:
         yield (
             f"{case.title}: {case.num_requests} requests, arms {', '.join(case.arms)}, "
-            f"{case.warmup_rounds} warm-up and {case.rounds} measured rounds"
+            f"{case.warmup_rounds} warm-up and {case.rounds_text} measured rounds"
         )
         yield from (f"  {note}" for note in case.notes)
     yield from _skipped_lines(plan.skipped)
-    yield f"{len(plan.cases)} cases, {plan.num_runs} runs on device {plan.device}; nothing was run"
+    runs = f"{_up_to(plan)}{plan.num_runs} runs"
+    yield f"{len(plan.cases)} cases, {runs} on device {plan.device}; nothing was run"
+
+
+def _up_to(plan: Plan) -> str:
+    return "up to " if any(case.until for case in plan.cases) else ""
 
 
 def _skipped_lines(skipped: Sequence[tuple[str, str]]) -> list[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from runner.measure import StepRecord
 from runner.spans import Span
-from suite.amplification import KINDS, MIN_ROUNDS, CommandTimes, command_times, largest_k, step_times_us
+from suite.amplification import KINDS, MIN_ROUNDS, CommandTimes, command_times, largest_k
 from suite.arms import named_arm, why_not
 from suite.bill import arm_bills, documents, text_lines
 from suite.errors import SuiteError
@@ -22,6 +22,7 @@ from suite.record import RunRecord, Status
 from suite.repeatable import MAX_REPEATS, repeatable_spans
 from suite.scenario import Scenario, load_scenario
 from suite.schema import one_of
+from suite.slopes import step_times_us
 from suite.store import load_run
 from suite.yaml_source import show
 

@@ -21,7 +21,9 @@ from suite.arms import named_arm
 from suite.environment import DeviceFacts, utc_text
 from suite.errors import SuiteError
 from suite.metrics import empty_metrics
+from suite.pace import Pace
 from suite.plan import Plan, PlannedCase, PlannedRun
+from suite.precision import MIN_ROUNDS, share_s
 from suite.protocol import (
     Finished,
     OpenCase,
@@ -111,6 +113,7 @@ class Experiment:
         schedule: Callable[[PlannedCase], Iterable[PlannedRun]] = PlannedCase.runs,
     ) -> None:
         self.records: list[RunRecord] = []
+        self.stopped: list[str] = []  # cases with fewer rounds than there might have been, and why
         self._plan = plan
         self._folder = folder
         self._observer = observer
@@ -123,16 +126,20 @@ class Experiment:
 
     def run(self) -> list[RunRecord]:
         """Every run of every case, or those up to the interruption. SuiteError where the disk refuses."""
-        for planned in self._plan.cases:
+        begin = time.monotonic()
+        for index, planned in enumerate(self._plan.cases):
             if self._stop.is_requested:
                 break
             self._observer.case_started(planned)
-            self._run_case(planned)
+            budget_s = planned.until.budget_s if planned.until else 0.0
+            left_s = budget_s - (time.monotonic() - begin)
+            self._run_case(planned, Pace(planned, share_s(left_s, len(self._plan.cases) - index)))
         return self.records
 
-    def _run_case(self, planned: PlannedCase) -> None:
+    def _run_case(self, planned: PlannedCase, pace: Pace) -> None:
         """A worker for all runs; after a failure a fresh one for those that are left."""
-        pending = iter(self._schedule(planned))
+        first = len(self.records)
+        pending = pace.needed(self._schedule(planned), lambda: self.records[first:])
         run = next(pending, None)
         while run is not None and not self._stop.is_requested:
             with WorkerProcess(self._worker_command, lambda: self._stop.is_requested) as worker:
@@ -144,6 +151,8 @@ class Experiment:
                 while run is not None and can_go_on and not self._stop.is_requested:
                     can_go_on = self._run_arm(worker, planned, run)
                     run = next(pending, None)
+        if pace.stopped is not None:
+            self.stopped.append(f"{planned.title}: {pace.stopped}")
 
     def _open(self, worker: WorkerProcess, planned: PlannedCase) -> Failure | None:
         """Open the case; what is wrong with it would be wrong in every worker."""
@@ -184,6 +193,7 @@ class Experiment:
             has_window=run.has_window,
             repeats=dict(run.repeats),
             turns=run.turns,
+            is_aa=run.is_aa,
         )
         begin = time.monotonic()
         try:
@@ -211,6 +221,8 @@ class Experiment:
 
     def _fail_all(self, planned: PlannedCase, pending: Iterable[PlannedRun], failure: Failure) -> None:
         for run in pending:
+            if planned.until is not None and run.is_of_round and run.round >= MIN_ROUNDS:
+                continue  # which of those there would have been nobody knows
             self._add(planned, self._lost(planned, run, 0.0, WorkerGone(failure)))
 
     def _lost(
@@ -247,6 +259,7 @@ class Experiment:
             sync_check=run.sync_check,
             repeats=run.repeats,
             turns=run.turns,
+            is_aa=run.is_aa,
         )
 
     def _add(self, planned: PlannedCase, record: RunRecord) -> None:

@@ -30,6 +30,9 @@ ONE_TOKEN = "one output token"
 AT_ONCE = "all output tokens came at the same time"
 CACHING_OFF = "prefix caching is off"
 SPECULATION_OFF = "speculation is off"
+NO_GATES = "no goodput gates are set"
+NO_TIME = "the run took no time"
+EDGES_ONLY = "only the times of the first and last token were recorded"
 
 _COMPLETED = frozenset(
     reason.value
@@ -82,7 +85,7 @@ class Latencies:
     tpot_ms: float | None
     e2e_ms: float | None
     queue_delay_ms: float | None
-    send_delay_ms: float
+    send_delay_ms: float | None
     itl_ms: Values
     undefined: Mapping[str, str]
 
@@ -94,6 +97,7 @@ _STATISTICS: Mapping[str, tuple[str, Callable[[Values], float]]] = MappingProxyT
         "mean": ("mean", lambda values: float(np.mean(values))),
         "median": ("median", lambda values: float(np.percentile(values, 50))),
         "p90": ("90th percentile", lambda values: float(np.percentile(values, 90))),
+        "p95": ("95th percentile", lambda values: float(np.percentile(values, 95))),
         "p99": ("99th percentile", lambda values: float(np.percentile(values, 99))),
         "max": ("maximum", lambda values: float(np.max(values))),
     }
@@ -120,10 +124,10 @@ _SAMPLES: Mapping[str, str] = MappingProxyType(
 
 _SAMPLE_STATISTICS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "ttft_ms": ("mean", "median", "p90", "p99", "max"),
-        "tpot_ms": ("mean", "median", "p90", "p99", "max"),
-        "itl_ms": ("mean", "median", "p90", "p99", "max"),
-        "e2e_ms": ("mean", "median", "p90", "p99", "max"),
+        "ttft_ms": ("mean", "median", "p90", "p95", "p99", "max"),
+        "tpot_ms": ("mean", "median", "p90", "p95", "p99", "max"),
+        "itl_ms": ("mean", "median", "p90", "p95", "p99", "max"),
+        "e2e_ms": ("mean", "median", "p90", "p95", "p99", "max"),
         "queue_delay_ms": ("mean", "median", "p99", "max"),
         "send_delay_ms": ("median", "p99", "max"),
     }
@@ -158,6 +162,18 @@ _THROUGHPUT = (
         "higher",
         "prompt positions (image rows included) and output tokens of completed requests / duration",
     ),
+)
+
+GATES: Mapping[str, str] = MappingProxyType({"ttft": "ttft_ms", "tpot": "tpot_ms", "e2el": "e2e_ms"})
+"""What goodput may ask of a request, by vLLM's names -> the field of Latencies."""
+
+_GOODPUT = Definition(
+    "request_goodput",
+    "req/s",
+    "higher",
+    "completed requests that meet every gate of the scenario's goodput (ttft, tpot, e2el: ms at most) / "
+    "duration; a request of one output token has no TPOT and is held to the other gates; undefined where no "
+    "request has a figure for a gate",
 )
 
 _COUNTS = (
@@ -257,6 +273,7 @@ DEFINITIONS: Mapping[str, Definition] = MappingProxyType(
         definition.name: definition
         for definition in (
             *_THROUGHPUT,
+            _GOODPUT,
             *_sample_definitions(),
             *_step_definitions(),
             *_COUNTS,
@@ -289,7 +306,7 @@ def latencies(request: RequestRecord) -> Latencies:
         undefined["itl_ms"] = ONE_TOKEN
     return Latencies(
         ttft_ms=float(times[0] - request.scheduled_ns) / NS_PER_MS,
-        tpot_ms=_tpot_ms(gaps, undefined),
+        tpot_ms=_tpot_ms(int(times[0]), int(times[-1]), len(times), undefined),
         e2e_ms=float(times[-1] - request.scheduled_ns) / NS_PER_MS,
         queue_delay_ms=queue_delay,
         send_delay_ms=send_delay,
@@ -305,15 +322,30 @@ def _queue_delay_ms(request: RequestRecord, undefined: dict[str, str]) -> float 
     return (request.first_scheduled_ns - request.scheduled_ns) / NS_PER_MS
 
 
-def _tpot_ms(gaps: Values, undefined: dict[str, str]) -> float | None:
-    if not gaps.size:
+def edge_latencies(
+    start_ns: int, first_step_ns: int, first_token_ns: int, last_token_ns: int, num_output_tokens: int
+) -> Latencies:
+    """Of a completed request of which only these times are known: all but ITL and send delay."""
+    undefined = {"itl_ms": EDGES_ONLY, "send_delay_ms": EDGES_ONLY}
+    return Latencies(
+        ttft_ms=(first_token_ns - start_ns) / NS_PER_MS,
+        tpot_ms=_tpot_ms(first_token_ns, last_token_ns, num_output_tokens, undefined),
+        e2e_ms=(last_token_ns - start_ns) / NS_PER_MS,
+        queue_delay_ms=(first_step_ns - start_ns) / NS_PER_MS,
+        send_delay_ms=None,
+        itl_ms=np.empty(0),
+        undefined=undefined,
+    )
+
+
+def _tpot_ms(first_ns: int, last_ns: int, num_tokens: int, undefined: dict[str, str]) -> float | None:
+    if num_tokens <= 1:
         undefined["tpot_ms"] = ONE_TOKEN
         return None
-    total = float(gaps.sum())
-    if total <= 0:
+    if last_ns <= first_ns:
         undefined["tpot_ms"] = AT_ONCE
         return None
-    return total / gaps.size
+    return (last_ns - first_ns) / NS_PER_MS / (num_tokens - 1)
 
 
 # One run
@@ -324,15 +356,19 @@ def run_metrics(
     steps: Sequence[StepRecord],
     duration_s: float,
     config: RunnerConfig | None = None,
+    gates: Mapping[str, float] | None = None,
 ) -> dict[str, Metric]:
     """Every metric of DEFINITIONS for one run, defined or None with a reason.
 
-    `config` says what was switched on; None: the runner's defaults.
+    `config` says what was switched on; None: the runner's defaults. `gates`: of goodput, by GATES, in ms.
     """
     config = config or RunnerConfig()
+    measured = [latencies(request) for request in requests]
+    has_completed = any(is_completed(request) for request in requests)
     found = [
         *_throughput(requests, duration_s),
-        *_request_latencies(requests),
+        goodput(measured, gates or {}, duration_s) if has_completed else _GOODPUT.undefined(NONE_COMPLETED),
+        *latency_metrics(measured, has_completed),
         *_step_times(requests, steps),
         *_counts(requests, steps),
         *_cache(requests, steps, config.prefix_caching),
@@ -354,14 +390,34 @@ def _throughput(requests: Sequence[RequestRecord], duration_s: float) -> Iterabl
         if not completed:
             yield definition.undefined(NONE_COMPLETED)
         elif duration_s <= 0:
-            yield definition.undefined("the run took no time")
+            yield definition.undefined(NO_TIME)
         else:
             yield definition.of(amount / duration_s, len(completed))
 
 
-def _request_latencies(requests: Sequence[RequestRecord]) -> Iterable[Metric]:
-    measured = [latencies(request) for request in requests]
-    none_completed = not any(is_completed(request) for request in requests)
+def goodput(measured: Sequence[Latencies], gates: Mapping[str, float], duration_s: float) -> Metric:
+    """Requests a second that meet every gate; `measured`: of all requests, failed ones included."""
+    if not gates:
+        return _GOODPUT.undefined(NO_GATES)
+    if duration_s <= 0:
+        return _GOODPUT.undefined(NO_TIME)
+    for name in gates:
+        if not _defined(getattr(one, GATES[name]) for one in measured).size:
+            reason = _why_undefined(GATES[name], measured)
+            return _GOODPUT.undefined(f"no data: no request has a figure for the gate {name} ({reason})")
+    completed = [one for one in measured if one.e2e_ms is not None]
+    num_good = sum(all(_meets(one, GATES[name], limit) for name, limit in gates.items()) for one in completed)
+    return _GOODPUT.of(num_good / duration_s, len(completed))
+
+
+def _meets(one: Latencies, sample: str, limit_ms: float) -> bool:
+    """A figure that is missing meets nothing, but a TPOT that one output token cannot have."""
+    value: float | None = getattr(one, sample)
+    return one.undefined.get(sample) == ONE_TOKEN if value is None else value <= limit_ms
+
+
+def latency_metrics(measured: Sequence[Latencies], has_completed: bool = True) -> Iterable[Metric]:
+    """The statistics of some requests' latencies; `has_completed`: whether any of the requests did."""
     gaps = [one.itl_ms for one in measured if one.itl_ms.size]
     samples: dict[str, Values] = {
         "ttft_ms": _defined(one.ttft_ms for one in measured),
@@ -372,7 +428,7 @@ def _request_latencies(requests: Sequence[RequestRecord]) -> Iterable[Metric]:
         "send_delay_ms": _defined(one.send_delay_ms for one in measured),
     }
     for sample, values in samples.items():
-        reason = NONE_COMPLETED if none_completed else _why_undefined(sample, measured)
+        reason = NONE_COMPLETED if not has_completed else _why_undefined(sample, measured)
         for statistic in _SAMPLE_STATISTICS[sample]:
             yield _statistic(f"{statistic}_{sample}", statistic, values, reason)
 

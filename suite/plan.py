@@ -16,12 +16,17 @@ from runner.repeats import NO_REPEATS, Turn
 from runner.spans import Level
 from runner.sync_check import SyncCheck
 from suite.arms import named_arm, twice, why_not
+from suite.comparison import primary_metrics
 from suite.errors import SuiteError
+from suite.precision import MAX_ROUNDS as MAX_ADAPTIVE_ROUNDS
+from suite.precision import MIN_ROUNDS as MIN_ADAPTIVE_ROUNDS
+from suite.precision import Precision
+from suite.ratios import MIN_ROUNDS
 from suite.scenario import Case, Scenario, expand, load_scenario, missing_requirements
 from suite.schema import one_of
 from suite.store import safe_name
 from suite.token_case import MAX_REQUESTS
-from suite.turns import balanced_turns
+from suite.turns import shuffled_turns
 from suite.workload import build_workload
 from suite.yaml_source import is_folder, path_errors
 
@@ -40,6 +45,8 @@ MIN_AMPLIFIED_ROUNDS = 5
 class Options:
     """What the command line says over every scenario; None leaves it to the scenario.
 
+    `until`: rounds go on until the intervals are narrow; with it `rounds` is the most there may be.
+
     `instrument`: of one more run of every arm, whose times enter no verdict; with "off" there is none.
     `sync_check`: likewise of yet another, which looks for silent waits.
     `is_traced`: torch's profiler records that run as well.
@@ -56,6 +63,7 @@ class Options:
     sync_check: SyncCheck = "off"
     is_traced: bool = False
     has_window: bool = False
+    until: Precision | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +79,13 @@ class PlannedRun:
     has_window: bool = False
     repeats: Mapping[str, int] = field(default_factory=dict)
     turns: tuple[Turn, ...] = ()
+    is_aa: bool = False
+
+    @property
+    def is_of_round(self) -> bool:
+        """Whether it belongs to a measured round: those that enter a verdict, and the A/A runs."""
+        is_plain = self.instrument == "off" and self.sync_check == "off" and not self.repeats
+        return is_plain and not self.is_warmup and self.rotation is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +94,8 @@ class PlannedCase:
 
     With `num_rotations` it is a token check: every arm runs once in each rotation of the token case.
     `amplify`: span -> how often its commands are run, in rounds of their own after all others.
+    `reference` is the arm that others are compared with; with `has_aa` it runs twice in each measured round.
+    With `until` there may be fewer than `rounds` (suite/pace.py).
     """
 
     case: Case
@@ -94,6 +111,13 @@ class PlannedCase:
     is_traced: bool = False
     has_window: bool = False
     amplify: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    reference: str | None = None
+    has_aa: bool = False
+    until: Precision | None = None
+
+    @property
+    def rounds_text(self) -> str:
+        return str(self.rounds) if self.until is None else f"up to {self.rounds}"
 
     @property
     def seed(self) -> int:
@@ -127,10 +151,8 @@ class PlannedCase:
     def _amplified(self) -> list[PlannedRun]:
         """Of each arm a run to be replayed and one with instruments; then rounds, each of them shuffled."""
         first = [run for arm in self.arms for run in self.first_amplified(arm, tuple(self.amplify))]
-        rounds = [
-            self.amplified_round(number, self.arms, self.amplify)
-            for number in range(max(self.rounds, MIN_AMPLIFIED_ROUNDS))
-        ]
+        num_rounds = max(self.rounds if self.until is None else 0, MIN_AMPLIFIED_ROUNDS)
+        rounds = [self.amplified_round(number, self.arms, self.amplify) for number in range(num_rounds)]
         return [*first, *(run for one_round in rounds for run in one_round)]
 
     def first_amplified(self, arm: str, spans: Sequence[str]) -> list[PlannedRun]:
@@ -163,7 +185,7 @@ class PlannedCase:
                 turns=of_run,
             )
             for arm in arms
-            for index, of_run in enumerate(balanced_turns(turns, draw))
+            for index, of_run in enumerate(shuffled_turns(turns, draw))
         ]
         draw.shuffle(runs)
         return runs
@@ -171,11 +193,13 @@ class PlannedCase:
     def _round(self, letter: Literal["w", "r", "i", "s"], number: int) -> list[PlannedRun]:
         instrument: Level = self.instrument if letter == "i" else "off"
         sync_check: SyncCheck = self.sync_check if letter == "s" else "off"
-        order = list(self.arms)
+        order = [(arm, False) for arm in self.arms]
+        if self.has_aa and self.reference is not None and letter == "r":
+            order.append((self.reference, True))
         random.Random(f"{self.seed}:{self.case.case_id}:{letter}{number}").shuffle(order)
         return [
             PlannedRun(
-                f"{self._stem}-{safe_name(arm)}-{letter}{number}",
+                f"{self._stem}-{safe_name(arm)}-{'aa' if is_aa else letter}{number}",
                 arm,
                 number,
                 is_warmup=letter == "w",
@@ -183,8 +207,9 @@ class PlannedCase:
                 sync_check=sync_check,
                 is_traced=self.is_traced and instrument != "off",
                 has_window=self.has_window and instrument != "off",
+                is_aa=is_aa,
             )
-            for arm in order
+            for arm, is_aa in order
         ]
 
     def _rotation(self, arm: str, by: int) -> PlannedRun:
@@ -226,6 +251,8 @@ class Plan:
                 "instrument": self.options.instrument,
                 "sync_check": self.options.sync_check,
                 "window": self.options.has_window,
+                "until_precision_percent": self.options.until.percent if self.options.until else None,
+                "budget_s": self.options.until.budget_s if self.options.until else None,
                 "set": list(self.options.overrides),
             },
             "scenarios": [_resolved(scenario, self.options) for scenario in self.scenarios],
@@ -236,6 +263,9 @@ class Plan:
                     "label": planned.case.label,
                     "values": dict(planned.case.values),
                     "arms": list(planned.arms),
+                    "reference": planned.reference,
+                    "primary_metrics": list(primary_metrics(planned.case.scenario.traffic.arrivals.kind)),
+                    "has_aa": planned.has_aa,
                     "rounds": planned.rounds,
                     "warmup_rounds": planned.warmup_rounds,
                     "workload_hash": planned.workload_hash,
@@ -252,7 +282,7 @@ def make_plan(paths: Sequence[Path], options: Options) -> Plan:
     """Load, expand and build all of it. SuiteError or RunnerError at the first mistake of the user's."""
     device = choose_device(options.device)
     _check_arms(options.arms)
-    _check_rounds(options.rounds)
+    _check_rounds(options)
     scenarios = load_scenarios(paths, options)
     skipped: list[tuple[str, str]] = []
     cases: list[PlannedCase] = []
@@ -277,6 +307,8 @@ def for_check(plan: Plan) -> Plan:
             instrument="off",
             sync_check="off",
             amplify={},
+            has_aa=False,
+            until=None,
         )
         for case in plan.cases
     )
@@ -368,7 +400,13 @@ def _check_arms(arms: tuple[str, ...] | None) -> None:
         raise SuiteError(f"--arms {','.join(arms)}: {reason}")
 
 
-def _check_rounds(rounds: int | None) -> None:
+def _check_rounds(options: Options) -> None:
+    rounds = options.rounds
+    if rounds is not None and options.until is not None and rounds < MIN_ADAPTIVE_ROUNDS:
+        raise SuiteError(
+            f"--rounds {rounds}: with --until-precision it is the most rounds there may be, at least "
+            f"{MIN_ADAPTIVE_ROUNDS}"
+        )
     if rounds is not None and not 1 <= rounds <= MAX_ROUNDS:
         raise SuiteError(f"--rounds {rounds}: it must be a whole number from 1 to {MAX_ROUNDS}")
 
@@ -380,10 +418,13 @@ def _plan_case(case: Case, options: Options) -> PlannedCase:
         reason = why_not(named_arm(name), case.model_spec, case.scenario.traffic)
         if reason is not None:
             raise SuiteError(f"{case.scenario.path}: arms: {reason}")
+    reference = _reference(case.scenario, arms)
+    until = options.until if _num_compared(arms, reference) else None
+    rounds = options.rounds or (case.scenario.rounds if until is None else MAX_ADAPTIVE_ROUNDS)
     return PlannedCase(
         case=case,
         arms=arms,
-        rounds=options.rounds or case.scenario.rounds,
+        rounds=rounds,
         warmup_rounds=case.scenario.warmup_rounds,
         workload_hash=workload.hash,
         num_requests=len(workload.requests),
@@ -393,7 +434,36 @@ def _plan_case(case: Case, options: Options) -> PlannedCase:
         is_traced=options.is_traced,
         has_window=options.has_window,
         amplify=case.scenario.amplify,
+        reference=reference,
+        has_aa=_has_aa(case.scenario, arms, reference, rounds),
+        until=until,
     )
+
+
+def _reference(scenario: Scenario, arms: Sequence[str]) -> str | None:
+    """The scenario's `baseline`; else the first right arm that is sync, else the first right one."""
+    if scenario.baseline is not None:
+        if scenario.baseline not in arms:
+            raise SuiteError(
+                f"--arms {','.join(arms)}: the scenario's baseline is {scenario.baseline}; name it too, or "
+                "put another in its place with --set baseline=ARM"
+            )
+        return scenario.baseline
+    right = [name for name in arms if named_arm(name).is_right]
+    sync = [name for name in right if named_arm(name).scheduling == "sync"]
+    return next(iter((*sync, *right)), None)
+
+
+def _has_aa(scenario: Scenario, arms: Sequence[str], reference: str | None, rounds: int) -> bool:
+    """Whether A/A runs are made: as the scenario says, else wherever a verdict may come of them."""
+    if reference is None or scenario.aa is not None:
+        return reference is not None and bool(scenario.aa)
+    return _num_compared(arms, reference) > 0 and rounds >= MIN_ROUNDS
+
+
+def _num_compared(arms: Sequence[str], reference: str | None) -> int:
+    """How many arms get a verdict."""
+    return sum(named_arm(name).is_right for name in arms if name != reference)
 
 
 def _resolved(scenario: Scenario, options: Options) -> dict[str, object]:

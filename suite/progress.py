@@ -26,6 +26,7 @@ from suite.plan import Plan, PlannedCase, PlannedRun
 from suite.protocol import Progress
 from suite.publish import Published
 from suite.record import LogprobVerdict, RunRecord, Status, TokenVerdict
+from suite.report.comparison_text import sentences
 from suite.report.wording import number
 from suite.summary import ArmSummary
 
@@ -98,7 +99,7 @@ class LineProgress:
 
     def __init__(self, console: Console, num_runs: int | None) -> None:
         self._console = console
-        self._num_runs = num_runs
+        self._total = "" if num_runs is None else f"/{num_runs}"
         self._num_finished = 0
 
     def __enter__(self) -> Self:
@@ -113,7 +114,7 @@ class LineProgress:
         return None
 
     def case_started(self, planned: PlannedCase) -> None:
-        rounds = f"{planned.warmup_rounds} warm-up and {planned.rounds} measured rounds"
+        rounds = f"{planned.warmup_rounds} warm-up and {planned.rounds_text} measured rounds"
         if planned.num_rotations:
             rounds = f"{planned.num_rotations} of the requests in {planned.num_rotations} orders"
         self._console.print(
@@ -128,9 +129,8 @@ class LineProgress:
 
     def run_finished(self, planned: PlannedCase, record: RunRecord) -> None:
         self._num_finished += 1
-        of = "" if self._num_runs is None else f"/{self._num_runs}"
         self._console.print(
-            f"  [{self._num_finished}{of}] {_run_name(record.arm, record)}: {outcome(record)}"
+            f"  [{self._num_finished}{self._total}] {_run_name(record.arm, record)}: {outcome(record)}"
         )
 
 
@@ -194,7 +194,8 @@ def make_progress(console: Console, plan: Plan | None) -> AbstractContextManager
     """Live where the stream is a terminal that can, lines elsewhere. None: how many runs is not known yet."""
     is_live = console.is_terminal and not console.is_dumb_terminal
     kind = LiveProgress if is_live else LineProgress
-    return kind(console, plan.num_runs if plan is not None else None)
+    is_known = plan is not None and all(case.until is None for case in plan.cases)
+    return kind(console, plan.num_runs if plan is not None and is_known else None)
 
 
 def _run_name(arm: str, run: PlannedRun | RunRecord) -> str:
@@ -205,6 +206,7 @@ def _run_name(arm: str, run: PlannedRun | RunRecord) -> str:
     if run.repeats:
         return f"{arm}, {_repeats_text(run)}"
     kind = "warm-up round" if run.is_warmup else "round" if run.instrument == "off" else "instrumented round"
+    kind = "repeat in round" if run.is_aa else kind
     return f"{arm}, {kind} {run.round + 1}"
 
 
@@ -270,6 +272,8 @@ def print_results(console: Console, published: Published) -> None:
     for bill in published.bills:
         for line in ["", *text_lines(bill), ""]:
             console.print(line)
+    for text in sentences(published.comparisons):
+        console.print(text)
     for name, reason in published.skipped:
         console.print(f"skipped {name}: {reason}")
     for text in published.warnings:

@@ -70,6 +70,7 @@ class RunArm(_Message):
     has_window: bool = False
     repeats: dict[str, int] = {}
     turns: tuple[Turn, ...] = ()
+    is_aa: bool = False
 
 
 class Close(_Message):

@@ -9,6 +9,7 @@ from pathlib import Path
 from suite.arms import named_arm
 from suite.bill import ArmBill, arm_bills, documents
 from suite.checks import Finding, check_runs
+from suite.comparison import Comparison, compare, designs
 from suite.instrumented_runs import costs_by_arm
 from suite.record import RunRecord
 from suite.store import RunFolder, load_run
@@ -27,10 +28,13 @@ class Published:
     warnings: tuple[str, ...]
     is_interrupted: bool
     bills: tuple[ArmBill, ...] = ()
+    comparisons: tuple[Comparison, ...] = ()
 
     def document(self) -> dict[str, object]:
         """What --json prints: summary.json and where everything lies."""
-        summary = to_document(self.arms, self.findings, self.skipped, self.is_interrupted)
+        summary = to_document(
+            self.arms, self.findings, self.skipped, self.is_interrupted, comparisons=self.comparisons
+        )
         if self.bills:
             summary["amplified"] = documents(self.bills)
         return {"folder": str(self.path), "report": str(self.report), **summary}
@@ -52,12 +56,13 @@ def publish(path: Path, is_interrupted: bool | None = None) -> Published:
     arms = summarise(loaded.runs, findings)
     folder = RunFolder(path)
     costs = costs_by_arm(loaded.runs, loaded)
-    summary = to_document(arms, findings, loaded.skipped, is_interrupted, costs)
+    comparisons = compare(loaded.runs, designs(loaded.cases), findings)
+    summary = to_document(arms, findings, loaded.skipped, is_interrupted, costs, comparisons)
     bills = arm_bills(loaded.runs, loaded.step_records, loaded.spans)
     if bills:
         summary["amplified"] = documents(bills)
     folder.write_summary(summary, to_csv(arms))
-    report = folder.write_report(render(from_loaded(load_run(path), costs)))
+    report = folder.write_report(render(from_loaded(load_run(path), costs, comparisons)))
     return Published(
         path=path,
         report=report,
@@ -71,6 +76,7 @@ def publish(path: Path, is_interrupted: bool | None = None) -> Published:
         ),
         is_interrupted=is_interrupted,
         bills=bills,
+        comparisons=comparisons,
     )
 
 

@@ -12,10 +12,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import psutil
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 from ruamel.yaml import YAML
 
 from runner.config import RunnerConfig
@@ -26,6 +26,7 @@ from suite.arrival_kinds import Ramp, TraceReplay, process_of
 from suite.case_label import case_label
 from suite.demand import plan_demand
 from suite.errors import KeyedError, SuiteError
+from suite.goodput import Goodput
 from suite.need import Demand, image_positions
 from suite.repeatable import MAX_REPEATS, repeatable_spans
 from suite.sampling import check_token_ids
@@ -43,6 +44,7 @@ from suite.schema import (
     Seed,
     StrictModel,
     broken_rule,
+    listed,
     one_of,
     validated,
     value_error,
@@ -98,6 +100,9 @@ class ScenarioKeys(StrictModel):
     a round, after `warmup_rounds` that are kept out of the statistics; a run ends after `timeout_s`.
     `amplify` names spans whose commands are then repeated, that many times, in rounds of their own: the slope
     of the step's time is what one of them costs.
+    Arms are compared with `baseline`, by default the first right sync arm. With `aa` it runs twice a round,
+    so that the noise is known; where that is not said, it does if there are rounds enough for a verdict.
+    `goodput` names the gates, in ms, that a request must meet to count as good.
     """
 
     name: Annotated[str, Field(min_length=1, max_length=100, examples=["my-scenario"])]
@@ -111,6 +116,9 @@ class ScenarioKeys(StrictModel):
     ]
     sweep: Mapping[str, Annotated[tuple[object, ...], AsTuple]] = Field(default_factory=dict)
     arms: Annotated[tuple[str, ...], AsTuple, Field(min_length=1)] = ("sync-ids",)
+    baseline: str | None = None
+    aa: bool | None = None
+    goodput: Annotated[Goodput | None, Field(examples=["{ttft: 200, tpot: 20}"])] = None
     rounds: Annotated[int, Field(ge=1, le=10_000)] = 3
     warmup_rounds: Annotated[int, Field(ge=0, le=10_000)] = 1
     seed: Seed = 0
@@ -161,6 +169,16 @@ class ScenarioKeys(StrictModel):
                     "such as [1, 33, 257]"
                 )
         return value
+
+    @model_validator(mode="after")
+    def _baseline_is_a_right_arm(self) -> Self:
+        if self.baseline is None:
+            return self
+        if self.baseline not in self.arms:
+            raise broken_rule(f"it must be one of the scenario's arms: {listed(self.arms)}", key="baseline")
+        if not named_arm(self.baseline).is_right:
+            raise broken_rule("it is wrong by design: compare with a right arm", key="baseline")
+        return self
 
 
 class Scenario(ScenarioKeys):

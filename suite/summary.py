@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 
 from suite.checks import Finding
+from suite.comparison import Comparison
 from suite.control import control_verdict
 from suite.record import LogprobVerdict, Metric, RunRecord, Status, TokenVerdict
 from suite.step_costs import ArmKey, StepCosts
@@ -201,12 +202,14 @@ def to_document(
     skipped: Sequence[tuple[str, str]],
     is_interrupted: bool,
     costs: Mapping[ArmKey, StepCosts] = MappingProxyType({}),
+    comparisons: Sequence[Comparison] = (),
 ) -> dict[str, object]:
     """What summary.json holds; `costs` by scenario, case and arm."""
     return {
         "schema_version": SUMMARY_SCHEMA_VERSION,
         "status": "interrupted" if is_interrupted else "completed",
         "arms": [_arm_document(arm, costs.get((arm.scenario, arm.case_id, arm.arm))) for arm in arms],
+        "comparisons": [comparison.document() for comparison in comparisons],
         "findings": [asdict(finding) for finding in findings],
         "skipped": [{"scenario": name, "reason": reason} for name, reason in skipped],
     }

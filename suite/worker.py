@@ -438,7 +438,9 @@ class CaseRunner:
         failure: Failure | None,
     ) -> RunRecord:
         tokens, token_notes = _verdict(checks)
-        metrics = run_metrics(requests, outcome.steps, outcome.duration_s, self._case.runner_config)
+        goodput = self._case.scenario.goodput
+        gates = None if goodput is None else goodput.gates
+        metrics = run_metrics(requests, outcome.steps, outcome.duration_s, self._case.runner_config, gates)
         return RunRecord(
             run_id=command.run_id,
             scenario=self._case.scenario.name,
@@ -468,6 +470,7 @@ class CaseRunner:
             sync_check=command.sync_check,
             repeats=command.repeats,
             turns=command.turns,
+            is_aa=command.is_aa,
             clock_uncertainty_ns=(
                 self._device.clock_uncertainty_ns if records_device(command.instrument) else None
             ),

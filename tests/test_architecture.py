@@ -136,11 +136,14 @@ LAYERS = (
                 "suite",
                 "embeds_file environment errors experiment metrics need plan progress protocol publish",
             ),
-            *under("suite", "amplification arrival_kinds bill cost image_demand lengths replay seeding"),
+            *under(
+                "suite", "amplification arrival_kinds bill cost image_demand lengths replay seeding slopes"
+            ),
             *under("suite", "trace_demand turns weighted"),
             *under("suite", "logprob_check prefix_demand prompt_drawing record sampling scenario"),
             *under("suite", "scenario_source schema store summary token_case torch_file traffic"),
             *under("suite", "instrumented_runs kept_ceilings step_costs worker_process workload yaml_source"),
+            *under("suite", "comparison goodput pace vllm_requests"),
             *under("suite/traces", "azure_llm azure_lmm azure_lmm_rebased base block_lengths burstgpt"),
             *under("suite/traces", "lines mooncake opening reading sample servegen servegen_dataset vidur"),
         ),
@@ -169,6 +172,14 @@ LAYERS = (
         own=("runner.ranges", "runner.spans", *FACTS, "suite"),
         not_own=("suite.oracle", "suite.worker", "suite.report"),
         never=(*HEAVY, *MACHINERY, "suite.oracle", "suite.worker"),
+    ),
+    Layer(
+        "statistics",
+        under("suite", "precision ratios verdict"),
+        libraries=("numpy", "scipy"),
+        own=("suite.errors", "suite.ratios"),
+        never=("runner", *HEAVY),
+        banned=("os", "pathlib", "io", "time", "datetime", "shutil", "tempfile", "glob", "subprocess"),
     ),
     Layer(
         "explain",
@@ -252,13 +263,16 @@ LAYERS = (
     Layer(
         "report",
         under(
-            "suite/report", "answer chart data figures page samples span_figures span_tables tables wording"
+            "suite/report",
+            "answer chart comparison_text comparisons data figures page samples span_figures span_tables "
+            "tables wording",
         ),
         libraries=("numpy", "pandas", "plotly", "jinja2", "markupsafe"),
         own=(
             *("runner.core", "runner.measure", "runner.spans", "suite.record", "suite.metrics"),
             *("suite.checks", "suite.control", "suite.summary", "suite.report"),
             *("suite.ceilings", "suite.cost_tables", "suite.step_costs"),
+            *("suite.comparison", "suite.ratios", "suite.verdict"),
         ),
         never=(*HEAVY, *MACHINERY, "runner.device", "suite.store", "suite.worker", "suite.oracle"),
         banned=("os", "pathlib", "io", "time", "datetime", "shutil", "tempfile", "glob", "subprocess"),

@@ -2,9 +2,9 @@
 
     python tools/planted_costs.py [--runs 20] [--rounds 12] [--costs 5,20,100] [--arm refresh]
 
-Every run has rounds of its own on a device of its own. Prints each, and the tally: how many 95 % intervals
-hold what was planted, how many exclude 0, and the longest run. Wants two idle cores: on a busy machine a
-wait by the clock is not what is lost.
+Every run has rounds of its own; those of a cost share a device. Prints each, and the tally: how many 95 %
+intervals hold what was planted, how many exclude 0, and the longest run. Wants two idle cores: on a busy
+machine a wait by the clock is not what is lost.
 """
 
 from __future__ import annotations
@@ -47,16 +47,17 @@ def _series(case, cost_us: float, options: argparse.Namespace) -> str:
 
     num_held = num_decided = 0
     longest_s = 0.0
-    for seed in range(options.runs):
-        begin = time.monotonic()
-        with PlantedDevice(MODEL, case.runner_config, cost_us) as device:
-            k = repeats_for(cost_us, STEP_US)
-            found = recovered(device, Steps(device, case), options.arm, k, seed, options.rounds)
-        longest_s = max(longest_s, time.monotonic() - begin)
-        is_held = found.planted.low_us <= cost_us <= found.planted.high_us
-        num_held += is_held
-        num_decided += found.planted.low_us > 0
-        print(f"{cost_us:g} us: {found}{'' if is_held else '  MISSED'}", flush=True)
+    k = repeats_for(cost_us, STEP_US)
+    with PlantedDevice(MODEL, case.runner_config, cost_us) as device:
+        steps = Steps(device, case)
+        for seed in range(options.runs):
+            begin = time.monotonic()
+            found = recovered(device, steps, options.arm, k, seed, options.rounds)
+            longest_s = max(longest_s, time.monotonic() - begin)
+            is_held = found.planted.low_us <= cost_us <= found.planted.high_us
+            num_held += is_held
+            num_decided += found.planted.low_us > 0
+            print(f"{cost_us:g} us: {found}{'' if is_held else '  MISSED'}", flush=True)
     return (
         f"{cost_us:g} us: {num_held} of {options.runs} intervals hold it, {num_decided} exclude 0; "
         f"the longest run took {longest_s:.0f} s"

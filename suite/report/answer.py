@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from suite.report.comparison_text import sentences
 from suite.report.data import ScenarioData, Series
 from suite.report.tables import token_mark, token_verdicts, tokens_cell, why_no_speed
 from suite.report.wording import median, number, plural, quantity, sample_count, spread
@@ -69,7 +70,15 @@ def _throughput(scenario: ScenarioData) -> str:
         which = "" if len(scenario.series) == 1 else f" of {judged[0].label}"
         sure = "" if len(judged[0].values(THROUGHPUT)) > 1 else " How sure that is one round cannot tell."
         return f"Output throughput{which}: median {_rate(judged[0])}.{sure}"
-    return _extremes(judged)
+    compared = sentences(scenario.comparisons)
+    return " ".join((_medians(judged), *compared)).lstrip() if compared else _extremes(judged)
+
+
+def _medians(judged: list[Series]) -> str:
+    """Of the arms of the only case."""
+    if len({one.case_id for one in judged}) > 1:
+        return ""
+    return f"Median output throughput: {'; '.join(f'{one.arm} {_rate(one)}' for one in judged)}."
 
 
 def _cache(scenario: ScenarioData) -> str:

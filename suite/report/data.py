@@ -7,12 +7,13 @@ older result file lacks is simply absent here, and "n/a" on the page.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Protocol
 
 import pandas as pd
 
+from suite.comparison import Comparison
 from suite.control import control_verdict
 from suite.metrics import CACHING_OFF, DEFINITIONS, SPECULATION_OFF, Definition
 from suite.record import Failure, Metric, RunRecord, Status
@@ -145,6 +146,7 @@ class ScenarioData:
     config: Mapping[str, Any] | None
     series: tuple[Series, ...]
     notes: tuple[str, ...]
+    comparisons: tuple[Comparison, ...] = ()
 
     @property
     def measured(self) -> tuple[Series, ...]:
@@ -180,8 +182,12 @@ class ReportData:
         return tuple(series for scenario in self.scenarios for series in scenario.series)
 
 
-def from_loaded(loaded: LoadedRun, costs: Mapping[ArmKey, StepCosts] = MappingProxyType({})) -> ReportData:
-    """Everything the page shows, out of a run folder that `loaded` has opened, and its steps' costs."""
+def from_loaded(
+    loaded: LoadedRun,
+    costs: Mapping[ArmKey, StepCosts] = MappingProxyType({}),
+    comparisons: Sequence[Comparison] = (),
+) -> ReportData:
+    """Everything the page shows, out of a run folder that `loaded` has opened, and what was made of it."""
     findings = _findings(loaded.summary)
     records = list(loaded.runs)
     configs = {str(config.get("name", "")): config for config in loaded.config}
@@ -192,6 +198,7 @@ def from_loaded(loaded: LoadedRun, costs: Mapping[ArmKey, StepCosts] = MappingPr
         )
         for name in names
     )
+    scenarios = tuple(_with_comparisons(scenario, comparisons) for scenario in scenarios)
     return ReportData(
         scenarios=scenarios,
         unmeasured=tuple(
@@ -208,6 +215,10 @@ def from_loaded(loaded: LoadedRun, costs: Mapping[ArmKey, StepCosts] = MappingPr
     )
 
 
+def _with_comparisons(scenario: ScenarioData, comparisons: Sequence[Comparison]) -> ScenarioData:
+    return replace(scenario, comparisons=tuple(one for one in comparisons if one.scenario == scenario.name))
+
+
 def run_label(record: RunRecord) -> str:
     case = "" if record.case_label == record.scenario else f" · {record.case_label}"
     return f"{record.scenario}{case} · {record.arm} · {round_label(record)}"
@@ -217,7 +228,8 @@ def round_label(record: RunRecord) -> str:
     """Rounds as people count them, from 1, as on the terminal."""
     if record.sync_check != "off":
         return "check for silent waits"
-    kind = "warm-up " if record.is_warmup else "" if record.is_measured else "instrumented "
+    kind = "warm-up " if record.is_warmup else "" if record.is_timed_alike else "instrumented "
+    kind = "repeat in " if record.is_aa else kind
     return f"{kind}round {record.round + 1}"
 
 

@@ -15,7 +15,7 @@ import plotly
 import plotly.offline
 from markupsafe import Markup
 
-from suite.report import chart, figures, span_figures, span_tables, tables
+from suite.report import chart, comparisons, figures, span_figures, span_tables, tables
 from suite.report.answer import answer
 from suite.report.chart import Chart
 from suite.report.data import ReportData, ScenarioData, Series
@@ -51,6 +51,7 @@ class Section:
     latencies: tuple[tuple[str, list[Chart]], ...]
     left_out: tuple[str, ...]
     details: tuple[Detail, ...]
+    comparisons: Table
     metrics: Table
     tokens: Table
     has_wrong_tokens: bool
@@ -145,6 +146,7 @@ def _section(scenario: ScenarioData, max_points: int) -> Section:
         latencies=tuple(figures.latency_charts(judged, max_points)),
         left_out=tuple(f"{one.label} ({tables.why_no_speed(one)})" for one in left_out),
         details=tuple(_detail(one, max_points) for one in series),
+        comparisons=comparisons.table(scenario),
         metrics=tables.all_metrics(scenario),
         tokens=tables.request_tokens(scenario),
         has_wrong_tokens=any(tables.token_mark(one) == "wrong" for one in series),

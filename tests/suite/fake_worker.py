@@ -43,6 +43,7 @@ def record(opening, command, failure=None, num_wrong=0):
         arm=command.arm,
         round=command.round,
         is_warmup=command.is_warmup,
+        is_aa=command.is_aa,
         status=Status.FAILED if failure else Status.COMPLETED,
         device=opening.device,
         seed=opening.seed,

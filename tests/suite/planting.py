@@ -24,19 +24,12 @@ from runner.inputs.arms import ARMS
 from runner.measure import StepRecord
 from runner.models import TINY_GEMMA3_VL, ModelSpec
 from runner.repeats import NO_REPEATS, Turn
-from suite.amplification import (
-    MIN_ROUNDS,
-    AmplifiedRun,
-    Estimate,
-    estimate,
-    largest_k,
-    plain_step_us,
-    round_slopes_us,
-)
+from suite.amplification import MIN_ROUNDS, Estimate, estimate, largest_k, plain_step_us, slopes_us
 from suite.repeatable import MAX_REPEATS
 from suite.replay import ReplayedArrivals
 from suite.scenario import Case, expand, load_scenario
-from suite.turns import balanced_turns
+from suite.slopes import AmplifiedRun
+from suite.turns import shuffled_turns
 from suite.workload import build_workload, materialise
 
 BUFFER = "is_token_ids"
@@ -182,25 +175,25 @@ def recovered(
         of_round = [
             (is_planted, turns)
             for is_planted in (True, False)
-            for turns in balanced_turns([NO_REPEATS, (SPAN, k)], draw)
+            for turns in shuffled_turns([NO_REPEATS, (SPAN, k)], draw)
         ]
         draw.shuffle(of_round)
         for is_planted, turns in of_round:
             device.is_planted = is_planted
             records, is_async = steps.run(arm, turns)
-            runs[is_planted].append(AmplifiedRun(number, records, {SPAN: k}, turns, is_async))
+            runs[is_planted].append(AmplifiedRun(number, records, turns, is_async))
         if number + 1 >= MIN_ROUNDS and is_enough(_found(runs, k)):
             break
     return _found(runs, k)
 
 
 def _found(runs: Mapping[bool, Sequence[AmplifiedRun]], k: int) -> Found:
-    with_it = round_slopes_us(runs[True], SPAN, "decode")
-    without_it = round_slopes_us(runs[False], SPAN, "decode")
+    pair = (SPAN, "decode")
+    with_it, without_it = (slopes_us(runs[is_on], [pair])[pair] for is_on in (True, False))
     return Found(
-        planted=estimate([with_it[number] - without_it[number] for number in with_it]),
-        with_it=estimate(list(with_it.values())),
-        without_it=estimate(list(without_it.values())),
+        planted=estimate([one - other for one, other in zip(with_it, without_it, strict=True)]),
+        with_it=estimate(with_it),
+        without_it=estimate(without_it),
         step_us=plain_step_us(runs[False], "decode") or 0.0,
         k=k,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from suite.plan import Options
 from suite.record import Status
 from suite.repeatable import repeatable_spans
 from suite.store import RunFolder, load_run
+from suite.turns import shuffled_turns
 
 ROOT = Path(__file__).resolve().parents[2]
 SCENARIO = """\
@@ -41,7 +43,7 @@ def scenario(tmp_path: Path) -> Path:
     return path
 
 
-def steps(num: int = 9, time_us: float = 1000, more_us=lambda step_id: 0.0, turns=()):
+def steps(num: int = 9, time_us: float = 1000, more_us=lambda step_id: 0.0):
     """Decode steps behind a prefill, each so long; the flags are copied in all of them."""
     end_us, made = 0.0, []
     for step_id in range(num):
@@ -144,27 +146,18 @@ def test_after_a_failed_run_nothing_more_is_asked_for(scenario, tmp_path, fails_
 
 
 def bill_of(num_rounds: int, cost_us: float):
-    turns = [(NO_REPEATS, (FLAGS, 101)), ((FLAGS, 101), NO_REPEATS)]
+    draw = random.Random(4)
     kept = {"seen": steps()}
     runs = [make_run(run_id="seen", arm="refresh", instrument="events", repeats={FLAGS: 1, MERGE: 1})]
     for number in range(num_rounds):
-        for index, of_run in enumerate(turns):
+        for index, of_run in enumerate(shuffled_turns([NO_REPEATS, (FLAGS, 101)], draw)):
             name = f"a{number}-{index}"
-            noise_us = number * (3 if index else -3)
             kept[name] = steps(
-                more_us=lambda step_id, of_run=of_run: cost_us * 100 * (of_run[step_id % 2] != NO_REPEATS),
-                time_us=1000 + noise_us,
+                more_us=lambda step_id, of_run=of_run: cost_us * (of_run[step_id][1] - 1),
+                time_us=1000 + number,
             )
-            runs.append(
-                make_run(
-                    run_id=name,
-                    arm="refresh",
-                    round=number,
-                    repeats={FLAGS: 101},
-                    turns=of_run,
-                    scheduling="sync",
-                )
-            )
+            given = {"round": number, "repeats": {FLAGS: 101}, "turns": of_run, "scheduling": "sync"}
+            runs.append(make_run(run_id=name, arm="refresh", **given))
     (bill,) = arm_bills(runs, kept.__getitem__, lambda _: spans(4))
     return bill
 
@@ -175,7 +168,7 @@ def test_a_bill_has_the_cost_in_place_beside_the_devices_own_time() -> None:
     assert line.cost is not None and line.cost.mean_us == pytest.approx(2, abs=0.2) and line.cost.is_decided
     assert line.times.device_us == 4.0
     text = "\n".join(text_lines(bill))
-    assert "decode step: 1,000 us without repeats" in text and FLAGS in text and "decided" in text
+    assert "decode step: 1,002 us without repeats" in text and FLAGS in text and "decided" in text
     assert "no step of this arm has a command of merge" in text
     (document,) = json.loads(json.dumps(documents([bill]), allow_nan=False))
     (told,) = [line for line in document["lines"] if line["kind"] == "decode"]

@@ -19,6 +19,7 @@ from suite import experiment as experiment_module
 from suite.errors import SuiteError
 from suite.experiment import Experiment, Stop, exit_code
 from suite.plan import Options, make_plan
+from suite.precision import Precision
 from suite.record import Failure, LogprobVerdict, Status
 
 FAKE = Path(__file__).parent / "fake_worker.py"
@@ -57,11 +58,17 @@ class Diary:
 @pytest.fixture
 def make(tmp_path):
     def make_experiment(
-        actions=None, text=SCENARIO, diary=None, stop=None, keep=lambda record: None, arms=None
+        actions=None,
+        text=SCENARIO,
+        diary=None,
+        stop=None,
+        keep=lambda record: None,
+        arms=None,
+        options=Options(device="inline"),  # noqa: B008
     ):
         file = tmp_path / "fake.yaml"
         file.write_text(text)
-        plan = make_plan([file], Options(device="inline"))
+        plan = make_plan([file], options)
         if arms:
             plan = replace(plan, cases=tuple(replace(case, arms=arms) for case in plan.cases))
         return Experiment(
@@ -242,3 +249,22 @@ def test_every_case_of_a_sweep_gets_a_worker_and_run_ids_of_its_own(make):
     assert len(set(workers(records))) == 2
     assert len({record.run_id for record in records}) == len(records) == 8
     assert [record.case_label for record in records][::4] == ["max_num_seqs=2", "max_num_seqs=4"]
+
+
+ADAPTIVE = Options(device="inline", arms=("sync-ids", "ids"), instrument="host", until=Precision(1.0, 0.001))
+
+
+def test_a_spent_budget_ends_every_case_after_a_round_and_says_so(make):
+    experiment = make(text=SCENARIO + "sweep: {runner.max_num_seqs: [2, 4]}\n", options=ADAPTIVE)
+    records = experiment.run()
+    assert sorted(ends(records)) == sorted(["w0", "w0", "r0", "r0", "aa0", "i0", "i0"] * 2)
+    assert [record.arm for record in records if record.is_aa] == ["sync-ids"] * 2
+    assert [text.partition(": after 1 round its share")[0] for text in experiment.stopped] == [
+        "fake [max_num_seqs=2]",
+        "fake [max_num_seqs=4]",
+    ]
+
+
+def test_a_case_that_cannot_be_opened_fails_no_more_rounds_than_there_must_have_been(make):
+    records = make({"open": "refuse"}, options=ADAPTIVE).run()
+    assert len([record for record in records if record.is_measured]) == 2 * 10

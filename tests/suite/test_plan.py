@@ -146,3 +146,53 @@ def test_a_check_runs_every_arm_in_every_rotation_of_at_most_eight_requests(writ
         ]
         assert not any(run.is_warmup for run in runs) and plan.num_runs == len(runs)
         assert len({run.run_id for run in runs}) == len(runs)
+
+
+def reference_of(file, arms, **options):
+    return make_plan([file], Options(arms=arms, **options)).cases[0].reference
+
+
+def test_arms_are_compared_with_the_baseline_or_the_first_right_sync_arm(write):
+    file = write("a.yaml", extra="arms: [ids, stale, sync-ids]\n")
+    assert reference_of(file, None) == "sync-ids"
+    assert reference_of(file, None, overrides=("baseline=ids",)) == "ids"
+    assert reference_of(file, ("refresh", "ids")) == "refresh"
+    assert reference_of(file, ("stale",)) is None
+    with pytest.raises(
+        SuiteError, match="--arms sync-ids,refresh: the scenario's baseline is ids; name it too"
+    ):
+        reference_of(file, ("sync-ids", "refresh"), overrides=("baseline=ids",))
+    with pytest.raises(SuiteError, match="baseline is 'stale'; it is wrong by design"):
+        reference_of(file, None, overrides=("baseline=stale",))
+    with pytest.raises(SuiteError, match="baseline is 'refresh'; it must be one of the scenario's arms"):
+        reference_of(file, None, overrides=("baseline=refresh",))
+
+
+def test_the_reference_runs_twice_a_measured_round_where_a_verdict_may_come_of_it(write):
+    file = write("a.yaml", extra="arms: [sync-ids, ids]\nwarmup_rounds: 1\n")
+    case = make_plan([file], Options(rounds=5, instrument="events")).cases[0]
+    repeats = [run for run in case.runs() if run.is_aa]
+    assert [(run.arm, run.round) for run in repeats] == [("sync-ids", number) for number in range(5)]
+    assert not any(run.is_warmup or run.instrument != "off" for run in repeats)
+    assert len({run.run_id for run in case.runs()}) == len(case.runs()) == 2 + 15 + 2
+    places = {[run.is_aa for run in case.runs()[2 + 3 * number :][:3]].index(True) for number in range(5)}
+    assert len(places) > 1  # shuffled with the arms
+
+
+@pytest.mark.parametrize(
+    ("overrides", "rounds", "arms", "has_aa"),
+    [
+        ((), 4, ("sync-ids", "ids"), False),
+        (("aa=true",), 4, ("sync-ids", "ids"), True),
+        (("aa=false",), 9, ("sync-ids", "ids"), False),
+        ((), 9, ("sync-ids",), False),
+        ((), 9, ("sync-ids", "stale"), False),
+        (("aa=true",), 9, ("stale",), False),
+        ((), 5, ("ids", "sync-ids"), True),
+    ],
+)
+def test_a_a_runs_are_made_as_told_or_where_rounds_and_arms_suffice(write, overrides, rounds, arms, has_aa):
+    options = Options(rounds=rounds, arms=arms, overrides=overrides)
+    plan = make_plan([write("a.yaml")], options)
+    assert any(run.is_aa for run in plan.cases[0].runs()) is has_aa is plan.document()["cases"][0]["has_aa"]
+    assert not any(run.is_aa for run in for_check(plan).cases[0].runs())

@@ -23,7 +23,7 @@ traffic:
   embeds_ratio: 0.5
 arms: [refresh]
 rounds: 1
-timeout_s: 120
+timeout_s: 400
 """
 
 

@@ -1,0 +1,212 @@
+"""Comparison: an arm of a case held against the case's reference arm, in a primary metric, round by round.
+
+Made from records alone. Only runs that measured and broke no rule enter; a wrong arm gets no verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from suite.checks import Finding
+from suite.metrics import DEFINITIONS
+from suite.ratios import Interval, Ratio, factor, holm, paired_ratio
+from suite.record import RunRecord, Status
+from suite.verdict import Floor, Verdict, Word, decide, noise_floor
+
+CaseKey = tuple[str, str]
+"""scenario, case_id"""
+
+AT_ONCE_METRICS = ("output_throughput",)
+OPEN_LOOP_METRICS = ("median_e2e_ms", "median_itl_ms")
+"""Below saturation the throughput of an open loop is the load that was asked for, whatever the arm."""
+
+_NOT_OPEN = ("all_at_once", "closed_loop")
+
+WRONG_ARM = "wrong by design, speed not judged"
+WRONG_TOKENS = "wrong tokens, speed not judged"
+WRONG_REFERENCE = "the reference arm has wrong tokens"
+
+_OF_ALL_ROUNDS = "too-few-rounds"  # a finding that says nothing against the run it stands at
+
+
+@dataclass(frozen=True, slots=True)
+class Design:
+    """What a case was run for: the arm to compare with, and the metrics to compare."""
+
+    reference: str | None
+    metrics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """`arm` / `reference` in `metric`; `adjusted_p` is Holm's over all comparisons of the case."""
+
+    scenario: str
+    case_id: str
+    case_label: str
+    arm: str
+    reference: str
+    metric: str
+    ratio: Ratio
+    floor: Floor
+    verdict: Verdict
+    adjusted_p: float | None = None
+
+    @property
+    def smallest_effect(self) -> float | None:
+        """The smallest log ratio decided with a power of 0.8; the floor is part of it."""
+        return None if self.floor.value is None else self.ratio.smallest_effect(self.floor.value)
+
+    def document(self) -> dict[str, object]:
+        """For JSON; ratios are factors, so that 1.03 is 3 % more than the reference arm."""
+        ratio, definition = self.ratio, DEFINITIONS[self.metric]
+        return {
+            "scenario": self.scenario,
+            "case_id": self.case_id,
+            "case_label": self.case_label,
+            "arm": self.arm,
+            "reference": self.reference,
+            "metric": self.metric,
+            "better": definition.better,
+            "num_rounds": ratio.num_rounds,
+            "ratio": ratio.value,
+            **_ends("interval", ratio.interval),
+            "p_value": ratio.p_value,
+            "adjusted_p_value": self.adjusted_p,
+            "noise_floor": factor(self.floor.value),
+            "num_aa_rounds": self.floor.num_rounds,
+            "smallest_effect": factor(self.smallest_effect),
+            **_ends("bootstrap", ratio.bootstrap),
+            "bootstrap_disagrees": ratio.bootstrap_disagrees,
+            "verdict": self.verdict.word.value,
+            "reason": self.verdict.reason,
+            "notes": list(ratio.notes),
+        }
+
+
+def primary_metrics(arrivals_kind: str) -> tuple[str, ...]:
+    """What decides between two arms under arrivals of a kind (suite/traffic.py)."""
+    return AT_ONCE_METRICS if arrivals_kind in _NOT_OPEN else OPEN_LOOP_METRICS
+
+
+def designs(cases: Iterable[Mapping[str, object]]) -> dict[CaseKey, Design]:
+    """The designs of a run folder's cases (LoadedRun.cases); older folders have none."""
+    found = {}
+    for case in cases:
+        metrics, reference = case.get("primary_metrics"), case.get("reference")
+        if isinstance(metrics, list) and isinstance(reference, str | None):
+            known = tuple(str(name) for name in metrics if name in DEFINITIONS)
+            found[str(case.get("scenario")), str(case.get("case_id"))] = Design(reference, known)
+    return found
+
+
+def compare(
+    runs: Sequence[RunRecord], design_of: Mapping[CaseKey, Design], findings: Sequence[Finding] = ()
+) -> tuple[Comparison, ...]:
+    """Every arm of every case against its reference, in the order the arms first ran."""
+    invalid = frozenset(finding.run_id for finding in findings if finding.rule != _OF_ALL_ROUNDS)
+    cases: dict[CaseKey, list[RunRecord]] = {}
+    for run in runs:
+        cases.setdefault((run.scenario, run.case_id), []).append(run)
+    return tuple(
+        comparison
+        for key, group in cases.items()
+        for comparison in _compare_case(group, design_of.get(key) or _old_design(group), invalid)
+    )
+
+
+def _old_design(runs: Sequence[RunRecord]) -> Design:
+    """Of a folder that tells none: the first right arm that scheduled sync, or the first right one."""
+    right = [run for run in runs if not run.is_control]
+    sync = [run for run in right if run.scheduling == "sync"]
+    reference = next((run.arm for run in (*sync, *right)), None)
+    return Design(reference, AT_ONCE_METRICS)
+
+
+def _compare_case(runs: Sequence[RunRecord], design: Design, invalid: frozenset[str]) -> Iterable[Comparison]:
+    arms = dict.fromkeys(run.arm for run in runs)
+    if design.reference not in arms:
+        return ()
+    found = [
+        _compare_arm(runs, arm, design.reference, metric, invalid)
+        for metric in design.metrics
+        for arm in arms
+        if arm != design.reference
+    ]
+    return _decided(found)
+
+
+def _compare_arm(
+    runs: Sequence[RunRecord], arm: str, reference: str, metric: str, invalid: frozenset[str]
+) -> Comparison:
+    """Without a verdict yet, unless there can be none."""
+    over = [run for run in runs if run.arm == arm and run.is_measured]
+    under = [run for run in runs if run.arm == reference and run.is_measured]
+    again = [run for run in runs if run.arm == reference and run.is_aa and run.is_timed_alike]
+    why = _why_not_judged([run for run in runs if run.arm == arm])
+    if why is None and _has_wrong_tokens(run for run in runs if run.arm == reference):
+        ratio = Ratio(0, reason=WRONG_REFERENCE)
+    else:
+        ratio = Ratio(0, reason=why) if why else _ratio(over, under, metric, invalid)
+    return Comparison(
+        scenario=runs[0].scenario,
+        case_id=runs[0].case_id,
+        case_label=runs[0].case_label,
+        arm=arm,
+        reference=reference,
+        metric=metric,
+        ratio=ratio,
+        floor=noise_floor(_ratio(again, under, metric, invalid) if again else None),
+        verdict=Verdict(Word.NONE if why else Word.CANNOT_TELL, why or ""),
+    )
+
+
+def _decided(found: Sequence[Comparison]) -> list[Comparison]:
+    """With Holm's correction over all that have a p value, and the verdicts."""
+    tested = [one.ratio.p_value for one in found if one.ratio.p_value is not None]
+    adjusted = iter(holm(tested))
+    decided = []
+    for one in found:
+        p_value = next(adjusted) if one.ratio.p_value is not None else None
+        if one.verdict.word is not Word.NONE:
+            better = DEFINITIONS[one.metric].better
+            assert better != "neither", f"{one.metric} has no better direction"
+            one = replace(one, adjusted_p=p_value, verdict=decide(one.ratio, one.floor, better, p_value))
+        decided.append(one)
+    return decided
+
+
+def _why_not_judged(runs: Sequence[RunRecord]) -> str | None:
+    if any(run.is_control for run in runs):
+        return WRONG_ARM
+    return WRONG_TOKENS if _has_wrong_tokens(runs) else None
+
+
+def _has_wrong_tokens(runs: Iterable[RunRecord]) -> bool:
+    return any(run.tokens is not None and run.tokens.num_wrong > 0 for run in runs)
+
+
+def _ratio(
+    over: Sequence[RunRecord], under: Sequence[RunRecord], metric: str, invalid: frozenset[str]
+) -> Ratio:
+    ratio = paired_ratio(_by_round(over, metric, invalid), _by_round(under, metric, invalid))
+    left_out = sum(run.run_id in invalid for run in (*over, *under))
+    if not left_out:
+        return ratio
+    told = "1 run left out: it is INVALID" if left_out == 1 else f"{left_out} runs left out: they are INVALID"
+    return replace(ratio, notes=(told, *ratio.notes))
+
+
+def _by_round(runs: Sequence[RunRecord], metric: str, invalid: frozenset[str]) -> dict[int, float | None]:
+    """Of the runs that completed and broke no rule."""
+    return {
+        run.round: run.metrics[metric].value if metric in run.metrics else None
+        for run in runs
+        if run.status is Status.COMPLETED and run.run_id not in invalid
+    }
+
+
+def _ends(name: str, interval: Interval | None) -> dict[str, float | None]:
+    low, high = (None, None) if interval is None else (interval.low, interval.high)
+    return {f"{name}_low": factor(low), f"{name}_high": factor(high)}

@@ -1,0 +1,82 @@
+"""Verdict: what a ratio says beside the noise floor, in one of four words, and why.
+
+Pure. The floor is the half-width of the 95 % t interval of the A/A log ratio, one arm against itself in the
+same rounds, and never below MIN_FLOOR. There is none where A/A itself shows a difference beyond MIN_FLOOR.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+from suite.ratios import ALPHA, Interval, Ratio
+
+MIN_FLOOR = math.log(1.005)
+"""Two arms that differ by less than 0.5 % are equal for every use, however quiet the machine."""
+
+NO_FLOOR = "no A/A rounds give the noise floor (aa: true runs the reference arm twice a round)"
+
+
+UNSTEADY = "A/A: an arm differs from itself by more than chance, so that other differences mean nothing"
+
+
+class Word(StrEnum):
+    FASTER = "faster"
+    SLOWER = "slower"
+    EQUAL = "equal within the floor"
+    CANNOT_TELL = "cannot tell"
+    NONE = "no verdict"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`reason` says why it is what it is, in one line. NONE: a wrong arm, whose speed is not judged."""
+
+    word: Word
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """A log ratio that noise alone may show; None, with a reason, where it is not known."""
+
+    value: float | None
+    num_rounds: int = 0
+    reason: str | None = None
+
+
+def noise_floor(same: Ratio | None) -> Floor:
+    """The floor from the A/A ratio; None: there were no A/A runs."""
+    if same is None:
+        return Floor(None, reason=NO_FLOOR)
+    if same.interval is None:
+        return Floor(None, same.num_rounds, f"A/A: {same.reason}")
+    if _is_outside(same.interval, MIN_FLOOR):
+        return Floor(None, same.num_rounds, UNSTEADY)
+    return Floor(max(MIN_FLOOR, same.interval.half_width), same.num_rounds)
+
+
+def decide(
+    ratio: Ratio, floor: Floor, better: Literal["higher", "lower"], adjusted_p: float | None
+) -> Verdict:
+    """The verdict on a ratio of a metric; `adjusted_p` is Holm's over all comparisons of the case."""
+    if ratio.interval is None:
+        return Verdict(Word.CANNOT_TELL, (ratio.reason or "").removeprefix("cannot tell: "))
+    if floor.value is None:
+        return Verdict(Word.CANNOT_TELL, floor.reason or "")
+    is_outside = _is_outside(ratio.interval, floor.value)
+    if is_outside and adjusted_p is not None and adjusted_p <= ALPHA:
+        is_higher = ratio.interval.low > 0
+        word = Word.FASTER if is_higher == (better == "higher") else Word.SLOWER
+        return Verdict(word, "the interval lies wholly outside the noise floor")
+    if is_outside:
+        return Verdict(Word.CANNOT_TELL, "one of several comparisons: by chance alone often enough (Holm)")
+    if -floor.value <= ratio.interval.low and ratio.interval.high <= floor.value:
+        return Verdict(Word.EQUAL, "the interval lies wholly inside the noise floor")
+    return Verdict(Word.CANNOT_TELL, "the interval reaches across the edge of the noise floor")
+
+
+def _is_outside(interval: Interval, floor: float) -> bool:
+    return interval.low > floor or interval.high < -floor
