@@ -137,7 +137,8 @@ MUTANTS = (
         "sleeps-add-up",
         "suite/arrivals.py",
         "            self._num_sent += 1\n",
-        "            self.start_ns += now - self.scheduled_ns(self._num_sent)\n            self._num_sent += 1\n",
+        "            self.start_ns += now - self.scheduled_ns(self._num_sent)\n"
+        "            self._num_sent += 1\n",
         (f"{_PACE}test_ten_thousand_requests_at_200_a_second_are_sent_within_2_percent_of_the_rate",),
     ),
     Mutant(
