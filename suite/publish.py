@@ -62,7 +62,7 @@ def publish(path: Path, is_interrupted: bool | None = None) -> Published:
     if bills:
         summary["amplified"] = documents(bills)
     folder.write_summary(summary, to_csv(arms))
-    report = folder.write_report(render(from_loaded(load_run(path), costs, comparisons)))
+    report = folder.write_report(render(from_loaded(load_run(path), costs, comparisons, bills)))
     return Published(
         path=path,
         report=report,

@@ -264,14 +264,14 @@ LAYERS = (
         "report",
         under(
             "suite/report",
-            "answer chart comparison_text comparisons data figures page samples span_figures span_tables "
-            "tables wording",
+            "answer bill_tables chart comparison_text comparisons data figures page samples "
+            "span_figures span_tables tables wording",
         ),
         libraries=("numpy", "pandas", "plotly", "jinja2", "markupsafe"),
         own=(
             *("runner.core", "runner.measure", "runner.spans", "suite.record", "suite.metrics"),
             *("suite.checks", "suite.control", "suite.summary", "suite.report"),
-            *("suite.ceilings", "suite.cost_tables", "suite.step_costs"),
+            *("suite.amplification", "suite.bill", "suite.ceilings", "suite.cost_tables", "suite.step_costs"),
             *("suite.comparison", "suite.ratios", "suite.verdict"),
         ),
         never=(*HEAVY, *MACHINERY, "runner.device", "suite.store", "suite.worker", "suite.oracle"),

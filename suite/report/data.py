@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import pandas as pd
 
+from suite.bill import ArmBill
 from suite.comparison import Comparison
 from suite.control import control_verdict
 from suite.metrics import CACHING_OFF, DEFINITIONS, SPECULATION_OFF, Definition
@@ -76,6 +77,7 @@ class Series:
     records: tuple[RunRecord, ...]
     findings: tuple[Finding, ...] = ()
     costs: StepCosts | None = None  # of its instrumented run; None: there was none
+    bill: ArmBill | None = None  # of its runs with repeated commands; None: there were none
 
     @property
     def label(self) -> str:
@@ -186,6 +188,7 @@ def from_loaded(
     loaded: LoadedRun,
     costs: Mapping[ArmKey, StepCosts] = MappingProxyType({}),
     comparisons: Sequence[Comparison] = (),
+    bills: Sequence[ArmBill] = (),
 ) -> ReportData:
     """Everything the page shows, out of a run folder that `loaded` has opened, and what was made of it."""
     findings = _findings(loaded.summary)
@@ -198,7 +201,7 @@ def from_loaded(
         )
         for name in names
     )
-    scenarios = tuple(_with_comparisons(scenario, comparisons) for scenario in scenarios)
+    scenarios = tuple(_with_bills(_with_comparisons(one, comparisons), bills) for one in scenarios)
     return ReportData(
         scenarios=scenarios,
         unmeasured=tuple(
@@ -213,6 +216,12 @@ def from_loaded(
         warnings=tuple(loaded.warnings),
         run_labels={record.run_id: run_label(record) for record in records},
     )
+
+
+def _with_bills(scenario: ScenarioData, bills: Sequence[ArmBill]) -> ScenarioData:
+    by_key = {(bill.scenario, bill.case_id, bill.arm): bill for bill in bills}
+    series = (replace(one, bill=by_key.get((one.scenario, one.case_id, one.arm))) for one in scenario.series)
+    return replace(scenario, series=tuple(series))
 
 
 def _with_comparisons(scenario: ScenarioData, comparisons: Sequence[Comparison]) -> ScenarioData:

@@ -15,7 +15,7 @@ import plotly
 import plotly.offline
 from markupsafe import Markup
 
-from suite.report import chart, comparisons, figures, span_figures, span_tables, tables
+from suite.report import bill_tables, chart, comparisons, figures, span_figures, span_tables, tables
 from suite.report.answer import answer
 from suite.report.chart import Chart
 from suite.report.data import ReportData, ScenarioData, Series
@@ -163,7 +163,8 @@ def _detail(one: Series, max_points: int) -> Detail:
         one.label,
         charts,
         (
-            *(span_tables.spans(one), span_tables.idle(one), span_tables.ceiling_shares(one)),
+            *(span_tables.spans(one), span_tables.idle(one), bill_tables.bill(one)),
+            span_tables.ceiling_shares(one),
             *(tables.step_times(one), tables.routes(one), tables.uploads(one)),
         ),
     )

@@ -22,6 +22,8 @@ from suite.cost import CostLimits, CostSchedule, cost_plan, repeats_of
 from suite.plan import Options
 from suite.record import Status
 from suite.repeatable import repeatable_spans
+from suite.report.bill_tables import bill
+from suite.report.data import Series
 from suite.store import RunFolder, load_run
 from suite.turns import shuffled_turns
 
@@ -158,8 +160,8 @@ def bill_of(num_rounds: int, cost_us: float):
             )
             given = {"round": number, "repeats": {FLAGS: 101}, "turns": of_run, "scheduling": "sync"}
             runs.append(make_run(run_id=name, arm="refresh", **given))
-    (bill,) = arm_bills(runs, kept.__getitem__, lambda _: spans(4))
-    return bill
+    (made,) = arm_bills(runs, kept.__getitem__, lambda _: spans(4))
+    return made
 
 
 def test_a_bill_has_the_cost_in_place_beside_the_devices_own_time() -> None:
@@ -254,3 +256,20 @@ def test_an_interrupt_keeps_the_rounds_there_are(scenario: Path, tmp_path: Path)
     (folder,) = results.iterdir()
     kept = json.loads((folder / "cost.json").read_text(encoding="utf-8"))
     assert kept["status"] == "interrupted" and kept["bills"][0]["num_rounds"] >= 2
+
+
+# The bill on the page
+
+
+def test_the_page_shows_the_bill_with_its_exact_figures_or_how_to_get_one() -> None:
+    one = Series("s", "c", "s", "refresh", (), (), bill=bill_of(6, 2.0))
+    (row,) = [row for row in bill(one).rows if row[0].lines[0].text == "decode"]
+    (line,) = [line for line in bill_of(6, 2.0).lines if line.kind == "decode"]
+    assert row[1].lines[0].text == FLAGS and line.cost is not None
+    assert row[2].lines[0].exact == line.cost.mean_us and " to " in row[2].lines[0].note
+    assert row[4].lines[0].exact == 4.0 and "one message" in row[5].lines[0].text
+    assert row[6].lines[0].text == "decided"
+    few = bill(replace(one, bill=bill_of(3, 2.0))).rows
+    (undecided,) = [row for row in few if row[0].lines[0].text == "decode"]
+    assert undecided[6].lines[0].text.startswith("cannot tell: 3 of 5 rounds")
+    assert "python -m suite cost" in bill(replace(one, bill=None)).reason
