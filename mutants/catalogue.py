@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from mutants import caching, checking, device_half, drafts, host_half, measuring, micro, planning, sampling
+from mutants import (
+    caching,
+    checking,
+    device_half,
+    drafts,
+    host_half,
+    measuring,
+    micro,
+    planning,
+    sampling,
+    traffic,
+)
 from mutants.mutant import Mutant
 
 
@@ -18,8 +29,5 @@ def by_name(mutants: Iterable[Mutant]) -> Mapping[str, Mutant]:
     return MappingProxyType(named)
 
 
-CATALOGUE = by_name(
-    mutant
-    for part in (planning, host_half, device_half, sampling, drafts, caching, checking, measuring, micro)
-    for mutant in part.MUTANTS
-)
+_PARTS = (planning, host_half, device_half, sampling, drafts, caching, checking, measuring, micro, traffic)
+CATALOGUE = by_name(mutant for part in _PARTS for mutant in part.MUTANTS)

@@ -913,7 +913,181 @@ _FEATURES = (
     ),
 )
 
+_PACES = (
+    _set(
+        "no places", "traffic.arrivals={kind: closed_loop, concurrency: 0}", "concurrency is 0", "at least 1"
+    ),
+    _set("closed loop without its size", "traffic.arrivals={kind: closed_loop}", "add `concurrency: 8`"),
+    _set(
+        "closed loop with a rate",
+        "traffic.arrivals={kind: closed_loop, concurrency: 2, rate: 4}",
+        "unknown key traffic.arrivals.rate",
+        "remove it",
+    ),
+    _set("limit of nothing", "traffic.arrivals.max_concurrency=0", "max_concurrency is 0", "at least 1"),
+    _set("negative limit", "traffic.arrivals.max_concurrency=-1", "max_concurrency is -1", "at least 1"),
+    _set("limit that is no number", "traffic.arrivals.max_concurrency=.nan", "is .nan", "whole number"),
+    _set("poisson without a rate", "traffic.arrivals={kind: poisson}", "rate is missing", "add `rate: 4.0`"),
+    _set("poisson of rate zero", "traffic.arrivals={kind: poisson, rate: 0}", "rate is 0", "above 0"),
+    _set("poisson without end", "traffic.arrivals={kind: poisson, rate: .inf}", "rate is .inf", "finite"),
+    _set(
+        "gamma without burstiness",
+        "traffic.arrivals={kind: gamma, rate: 4}",
+        "burstiness is missing",
+        "add `burstiness: 0.5`",
+    ),
+    _set(
+        "burstiness of nothing",
+        "traffic.arrivals={kind: gamma, rate: 4, burstiness: 0}",
+        "burstiness is 0",
+        "at least 0.001",
+    ),
+    _set(
+        "ramp from nothing",
+        "traffic.arrivals={kind: ramp, from_rate: 0, to_rate: 4}",
+        "from_rate is 0",
+        "above 0",
+    ),
+    _set(
+        "ramp of no time",
+        "traffic.arrivals={kind: ramp, from_rate: 1, to_rate: 4, duration_s: 0}",
+        "duration_s is 0",
+        "above 0",
+    ),
+    _set(
+        "spacing misspelt",
+        "traffic.arrivals={kind: ramp, from_rate: 1, to_rate: 4, spacing: evn}",
+        "spacing is 'evn'",
+        "mean even?",
+    ),
+    _set("misspelt process", "traffic.arrivals.kind=poison", "kind is 'poison'", "mean poisson?"),
+    _set(
+        "poisson longer than the run may take",
+        "traffic.arrivals={kind: poisson, rate: 0.001}",
+        "the last of 4 requests would come after",
+        "raise the rate or timeout_s",
+    ),
+    _set(
+        "ramp longer than the run may take",
+        "traffic.arrivals={kind: ramp, from_rate: 0.001, to_rate: 0.002, spacing: even}",
+        "the last of 4 requests would come after 2,000 s",
+    ),
+    BadInput(
+        "trace longer than the run may take",
+        {"scenario.yaml": REPLAY + "    time_scale: 1000\n", "trace.csv": AZURE},
+        (
+            "scenario.yaml:8:",
+            "time_scale is 1000",
+            "would come after 1,500 s",
+            "lower traffic.arrivals.limit",
+        ),
+    ),
+    BadInput(
+        "a trace's times beside a process",
+        {"scenario.yaml": REPLAY, "trace.csv": AZURE},
+        ("time_scale is 2", "the times are traffic.arrivals.process's", "remove it"),
+        ("traffic.arrivals.process={kind: poisson, rate: 4}", "traffic.arrivals.time_scale=2"),
+    ),
+    BadInput(
+        "two limits",
+        {"scenario.yaml": REPLAY, "trace.csv": AZURE},
+        ("max_concurrency is 2", "put it into traffic.arrivals.process"),
+        ("traffic.arrivals.process={kind: poisson, rate: 4}", "traffic.arrivals.max_concurrency=2"),
+    ),
+    BadInput(
+        "a trace for a trace's process",
+        {"scenario.yaml": REPLAY, "trace.csv": AZURE},
+        ("process.kind is 'trace'", "must be one of: all_at_once, closed_loop"),
+        ("traffic.arrivals.process={kind: trace, path: trace.csv}",),
+    ),
+    BadInput(
+        "a process longer than the run may take",
+        {"scenario.yaml": REPLAY, "trace.csv": AZURE},
+        ("traffic.arrivals.process.rate is 0.001", "the last of 3 requests", "lower traffic.arrivals.limit"),
+        ("traffic.arrivals.process={kind: constant, rate: 0.001}",),
+    ),
+    BadInput(
+        "a rate for a trace",
+        {"scenario.yaml": REPLAY, "trace.csv": AZURE},
+        ("unknown key traffic.arrivals.rate",),
+        ("traffic.arrivals.rate=4",),
+    ),
+)
+
+_LENGTHS = (
+    _set("lognormal as a number", "traffic.prompt_tokens={lognormal: 8}", "is 8", "a mapping with the keys"),
+    _set(
+        "lognormal without its largest",
+        "traffic.prompt_tokens={lognormal: {median: 8, sigma: 1}}",
+        "lognormal.max is missing",
+        "add `max: 1024`",
+    ),
+    _set(
+        "lognormal with a typo",
+        "traffic.prompt_tokens={lognormal: {median: 8, sigma: 1, maximum: 9, max: 9}}",
+        "unknown key traffic.prompt_tokens.lognormal.maximum",
+    ),
+    _set(
+        "negative sigma",
+        "traffic.prompt_tokens={lognormal: {median: 8, sigma: -1, max: 9}}",
+        "sigma is -1",
+        "at least 0",
+    ),
+    _set(
+        "median of nothing",
+        "traffic.prompt_tokens={lognormal: {median: 0, sigma: 1, max: 9}}",
+        "median is 0",
+        "above 0",
+    ),
+    _set(
+        "bounds of a lognormal swapped",
+        "traffic.prompt_tokens={lognormal: {median: 8, sigma: 1, min: 9, max: 7}}",
+        "min is 9",
+        "above max, 7",
+    ),
+    _set(
+        "median outside the bounds",
+        "traffic.prompt_tokens={lognormal: {median: 80, sigma: 1, max: 70}}",
+        "median is 80",
+        "from min, 1, to max, 70",
+    ),
+    _set(
+        "lognormal longer than the model",
+        "traffic.prompt_tokens={lognormal: {median: 8, sigma: 1, max: 400}}",
+        "400 text",
+        "runner.max_model_len is 256",
+    ),
+    _set("histogram of nothing", "traffic.output_tokens={histogram: {}}", "is {}", "write {", "weights"),
+    _set("histogram as a list", "traffic.output_tokens={histogram: [1, 2]}", "is [1, 2]", "map values"),
+    _set(
+        "histogram of words",
+        "traffic.output_tokens={histogram: {few: 1}}",
+        "few is no whole number from 1 to 1,000,000",
+    ),
+    _set("histogram with a zero", 'traffic.output_tokens={histogram: {"0": 1}}', "0 is no whole number"),
+    _set(
+        "histogram with a number for a key",
+        "traffic.output_tokens={histogram: {8: 1}}",
+        "the key 8 is not text",
+        'write it in quotes: "8"',
+    ),
+    _set(
+        "weight of nothing",
+        'traffic.output_tokens={histogram: {"8": 1, "9": 0}}',
+        "histogram.9 is 0",
+        "above 0",
+    ),
+    BadInput(
+        "histogram longer than the model",
+        {"scenario.yaml": GOOD},
+        ("scenario.yaml:10: traffic.prompt_tokens", "900 output", "runner.max_model_len is 256"),
+        ('traffic.output_tokens={histogram: {"8": 1, "900": 0.1}}',),
+    ),
+)
+
 BAD_INPUTS: tuple[BadInput, ...] = (
+    *_PACES,
+    *_LENGTHS,
     *_KEYS,
     *_VALUES,
     *_SWEEPS,

@@ -64,6 +64,15 @@ def test_a_block_cut_short_is_the_beginning_of_the_whole_one(tmp_path: Path) -> 
     assert len(short) == 100 and whole[:100] == short
 
 
+def test_a_block_means_the_same_tokens_wherever_it_stands(tmp_path: Path) -> None:
+    """Blocks are read as content: the trace's own ids stand for a whole beginning, and never move."""
+    moved = '{"timestamp": 0, "input_length": 1024, "output_length": 1, "hash_ids": [4, 0]}\n'
+    (tmp_path / "trace.jsonl").write_text(moved + MOONCAKE)
+    prompts = [item.request.prompt.token_ids for item in built(tmp_path, text=REPLAY_ALL).requests]
+    assert prompts[0][512:] == prompts[1][:512]
+    assert prompts[0][:512] == prompts[3]
+
+
 def test_another_seed_draws_other_blocks(tmp_path: Path) -> None:
     assert _num_alike(_prompts(tmp_path)[0], _prompts(tmp_path, seed=8)[0]) < 3
 

@@ -143,8 +143,8 @@ def test_recorded_files_load(names: tuple[str, ...], trace_format: str, num_rows
     assert trace.format.name == trace_format
     assert len(trace.rows) == num_rows
     assert trace.rows[0].time_s == 0.0
-    if trace.format.has_times:
-        assert len(_demand(trace.path).needs) > num_rows * 0.5
+    process = {} if trace.format.has_times else {"process": {"kind": "poisson", "rate": 50}}
+    assert len(_demand(trace.path, **process).needs) > num_rows * 0.5
 
 
 @pytest.mark.parametrize("kind", ["conv", "code"])
