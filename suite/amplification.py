@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
 
 from runner.measure import StepRecord
 from runner.spans import Span
@@ -89,11 +88,15 @@ class AmplifiedCost:
 
 def middle_mean(values: Iterable[float]) -> float:
     """The mean of the middle half."""
+    from scipy import stats  # slow to load, and most commands never need it
+
     return float(stats.trim_mean(np.asarray(list(values), dtype=np.float64), TRIMMED))
 
 
 def estimate(values_us: Sequence[float]) -> Estimate:
     """The mean of independent values, with Student's interval from two on. ValueError for none."""
+    from scipy import stats
+
     count, mean = len(values_us), statistics.fmean(values_us)
     if count < 2:
         return Estimate(mean, None, None, count)

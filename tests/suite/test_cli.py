@@ -173,7 +173,7 @@ def test_validate_and_dry_run_say_what_would_be_run_and_write_nothing(scenario, 
     assert "scenario.yaml: fine (fine: 1 cases, 4 requests)" in invoke("validate", scenario).stdout
     result = invoke("run", scenario, "--dry-run", "-o", tmp_path / "results", "--rounds", "5")
     assert result.exit_code == 0 and "1 warm-up and 5 measured rounds" in result.stdout
-    assert "1 cases, 6 runs on device process; nothing was run" in result.stdout
+    assert "1 cases, 7 runs on device process; nothing was run" in result.stdout
     assert not (tmp_path / "results").exists()
 
 
@@ -225,6 +225,7 @@ class FakeExperiment:
 
     def __init__(self, plan, folder, observer, stop, keep, on_device, is_timed=True):
         self.folder, self.stop, self.keep, self.on_device = folder, stop, keep, on_device
+        self.stopped = []
 
     def run(self):
         self.on_device(DeviceFacts(kind="inline", name="fake", num_threads=1, torch_version="0"))
@@ -276,6 +277,8 @@ def test_a_run_writes_every_file_and_ends_with_the_reports_path(run, tmp_path):
         "runs.jsonl",
         "steps",
         "requests",
+        "spans",
+        "ceilings.json",
         "summary.json",
         "summary.csv",
         "report.html",
