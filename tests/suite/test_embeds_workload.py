@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -29,9 +30,9 @@ ALL_KINDS = (
 )
 
 
-def _embed(token_ids: Sequence[int]) -> np.ndarray:
+def _embed(token_ids: Sequence[int], width: int = HIDDEN) -> np.ndarray:
     """A row that tells its id, never zero, with a spread of about one in all."""
-    columns = np.arange(HIDDEN, dtype=np.float32)
+    columns = np.arange(width, dtype=np.float32)
     return np.sin(np.asarray(token_ids, np.float32)[:, None] + 1 + columns).astype(np.float32)
 
 
@@ -160,7 +161,7 @@ def test_the_runner_admits_every_request_on_every_model(model: str, tmp_path: Pa
     ratio = 0.5 if MODELS[model].is_multimodal else 0
     case = built_case(tmp_path, *ALL_KINDS, f"model={model}", f"traffic.multimodal_ratio={ratio}")
     workload = build_workload(case, 0)
-    for item in materialise(workload, _embed):
+    for item in materialise(workload, partial(_embed, width=MODELS[model].hidden_size)):
         state = admit(item.request, case.model_spec, case.runner_config)
         assert sum(span.count for span in state.spans) == item.num_image_tokens
 
