@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 .PHONY: run test mutants lint clean
 
 run: $(VENV)/.installed
+	$(BIN)/python -m suite micro --only ceilings
 	$(BIN)/python -m suite run scenarios/
 
 test: $(VENV)/.installed-test
