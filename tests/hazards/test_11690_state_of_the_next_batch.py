@@ -13,7 +13,7 @@ from arm_workloads import Recipe, outputs, wrong_requests
 from hazard_traffic import CONFIG, batch_of, engine_of
 
 import runner.executor
-from runner.commands import OUTPUT_READY, ring
+from runner.commands import ring
 from runner.core import StepResult
 from runner.engine import Engine
 from runner.executor import InFlight
@@ -41,15 +41,15 @@ def test_a_result_is_read_by_the_rows_of_its_own_step(
 def watched(device: Any, name: str, moved: list[str], patch: pytest.MonkeyPatch) -> Engine:
     """`moved` gets the requests whose batch row is another one by the time their result is read."""
     made: list[Engine] = []
-    result = InFlight.result
+    read = InFlight.read
 
     def noted(flight: InFlight) -> StepResult:
         now = batch_of(made[0]).row_of
         moved.extend(n for n, row, *_ in flight.sampling_rows if n in now and now[n] != row)
-        return result(flight)
+        return read(flight)
 
     with patch.context() as context:
-        context.setattr(InFlight, "result", noted)
+        context.setattr(InFlight, "read", noted)
         return engine_of(MICRO_GEMMA3_VL, CONFIG, device, name, LEAVING, made.append)
 
 
@@ -62,13 +62,11 @@ def test_read_by_the_batch_as_it_is_now_the_tokens_are_anothers(
     made: list[Engine] = []
 
     def by_the_batch(flight: InFlight) -> StepResult:
-        with flight.clock.phase("wait.output"):
-            flight.device.wait(OUTPUT_READY, flight.plan.step_id)
         tokens = flight.device.host[ring("sampled_ids", flight.plan.step_id)].tolist()
         now = batch_of(made[0]).row_of
         sampled = {name: (tokens[now.get(name, row)],) for name, row, *_ in flight.sampling_rows}
         return StepResult(flight.plan.step_id, sampled)
 
-    monkeypatch.setattr(runner.executor.InFlight, "result", by_the_batch)
+    monkeypatch.setattr(runner.executor.InFlight, "read", by_the_batch)
     engine = engine_of(MICRO_GEMMA3_VL, CONFIG, device, "refresh", LEAVING, made.append)
     assert outputs(engine) != right
