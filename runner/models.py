@@ -169,7 +169,7 @@ LARGE_GEMMA3_VL = ModelSpec(
     reserved_ids=frozenset({0, 1, 2, 4093, 4094, 4095}),
     vision=_TINY_GEMMA3_VISION,
     rope="1d",
-    weight_std=0.1,
+    weight_std=0.03,
     weight_seed=20240604,
     hf_config={
         **TINY_GEMMA3_VL.hf_config,
