@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 SyncCheck = Literal["off", "warn", "error"]
-SYNC_CHECKS: tuple[SyncCheck, ...] = ("off", "warn", "error")
 """Not looked for; collected, for a run's warnings; the first is a DeviceError."""
 
 ANY_COMMAND = "*"

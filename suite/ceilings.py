@@ -94,7 +94,8 @@ class Ceilings(_Frozen):
         return (
             f"the ceilings of {self.device} were measured on a busy machine (load {self.load_average:.1f} on "
             f"{self.num_cores} cores) and may be too low; measure them again when it is idle: "
-            "python -m suite micro --only ceilings --fresh"
+            f"python -m suite micro --only ceilings --fresh --device {self.device} --model {self.model} "
+            f"--threads {self.num_threads}"
         )
 
 

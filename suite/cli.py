@@ -211,6 +211,9 @@ def run(
         has_window=has_window,
         until=read_precision(until_precision, budget),
     )
+    if instrument is Instrument.OFF and (is_traced or has_window):
+        which = "--torch-trace" if is_traced else "--window"
+        raise SuiteError(f"{which} is about the run with instruments, and --instrument is off: leave it out")
     if goodput is not None:
         options = replace(options, overrides=(*options.overrides, goodput_override(goodput)))
     place = _place(output_dir)

@@ -84,7 +84,10 @@ def run(
     environment = capture(sys.argv[1:])
     folder.write_environment(environment.model_dump(mode="json"))
 
+    names: list[str] = []
+
     def keep_device(device: DeviceFacts) -> None:
+        names.append(device.name)
         known = environment.model_copy(update={"device": device})
         folder.write_environment(known.model_dump(mode="json"))
 
@@ -93,7 +96,8 @@ def run(
         with make_progress(make_progress_console(sys.stderr), plan) as progress:
             experiment = Experiment(plan, folder.path, progress, stop, folder.append_run, keep_device)
             records = experiment.run()
-        folder.write_ceilings(to_document(of_cases(plan.cases, plan.device)))
+        name = names[0] if names else None
+        folder.write_ceilings(to_document(of_cases(plan.cases, plan.device, name)))
         for text in experiment.stopped:
             make_progress_console(sys.stderr).print(text)
         published = publish(folder.path, stop.is_requested)

@@ -52,7 +52,7 @@ class KindRow:
 
     host_us: all of the host's line that is its, waits included; host_wait_us: of that, the waits. idle_us:
     the gap of the compute stream before it, and by cause. Shares: of what is `unattributed` in the host time,
-    in the host time less its waits, and in the device time; None where that is 0.
+    in the host time less its waits, and in the device time; None where that is 0, or was not recorded.
     """
 
     kind: str
@@ -101,15 +101,22 @@ def cost_tables(costs: SpanCosts, counts: Callable[[int], bool] = lambda step_id
     steps = [step for step in costs.steps if counts(step.step_id)]
     by_kind = {kind: [step for step in steps if step.kind == kind] for kind in STEP_KINDS}
     present = {kind: of_kind for kind, of_kind in by_kind.items() if of_kind}
+    spans = costs.spans if _has_device(costs) else [span for span in costs.spans if span.lane == "host"]
     return CostTables(
-        kinds=tuple(_kind_row(kind, of_kind) for kind, of_kind in present.items()),
-        spans=tuple(row for kind in present for row in _span_rows(kind, present[kind], costs.spans)),
+        kinds=tuple(_kind_row(kind, of_kind, _has_device(costs)) for kind, of_kind in present.items()),
+        spans=tuple(row for kind in present for row in _span_rows(kind, present[kind], spans)),
         no_step_us={name: ns / NS_PER_US for name, ns in costs.no_step.items()},
         missing=tuple(MissingRow(*missing, count) for missing, count in sorted(costs.missing.items())),
     )
 
 
-def _kind_row(kind: str, steps: Sequence[StepCost]) -> KindRow:
+def _has_device(costs: SpanCosts) -> bool:
+    """Whether any span of a command was recorded: without, its device time is not unattributed but unseen."""
+    is_seen = any(span.lane != "host" and span.name != UNATTRIBUTED for span in costs.spans)
+    return is_seen or any(missing.lane != "host" for missing in costs.missing)
+
+
+def _kind_row(kind: str, steps: Sequence[StepCost], has_device: bool) -> KindRow:
     host, device = _added(step.host for step in steps), _added(step.device for step in steps)
     idle = _added(step.idle for step in steps)
     waits_ns = sum(ns for name, ns in host.items() if name.startswith("wait."))
@@ -129,7 +136,7 @@ def _kind_row(kind: str, steps: Sequence[StepCost]) -> KindRow:
         idle_causes_us={name: mean_us(ns) for name, ns in idle.items()},
         unattributed_host_share=_share(unknown_ns, host_ns),
         unattributed_work_share=_share(unknown_ns, host_ns - waits_ns),
-        unattributed_device_share=_share(device.get(UNATTRIBUTED, 0), device_ns),
+        unattributed_device_share=_share(device.get(UNATTRIBUTED, 0), device_ns) if has_device else None,
     )
 
 

@@ -19,8 +19,8 @@ from suite.span_costs import span_costs
 from suite.step_costs import ArmKey, StepCosts
 
 _NO_CEILINGS = (
-    "the ceilings of this machine were not known: `python -m suite micro --only ceilings --model MODEL` "
-    "measures them once, in half a minute; later runs are held against them"
+    "the ceilings of this machine were not known: `python -m suite micro --only ceilings`, with the run's own "
+    "--device, --model and --threads, measures them once, in half a minute; later runs are held against them"
 )
 
 
@@ -55,7 +55,7 @@ def _costs_of(runs: Sequence[RunRecord], loaded: LoadedSteps) -> StepCosts:
         tables = cost_tables(span_costs(records, spans))
     except SuiteError as error:
         return _without(run, str(error))
-    reached, no_shares = _shares(run, loaded, records, spans)
+    reached, no_shares, caveat = _shares(run, loaded, records, spans)
     return StepCosts(
         run_id=run.run_id,
         level=run.instrument,
@@ -65,21 +65,22 @@ def _costs_of(runs: Sequence[RunRecord], loaded: LoadedSteps) -> StepCosts:
         tables=tables,
         shares=reached,
         no_shares=no_shares,
+        caveat=caveat,
     )
 
 
 def _shares(
     run: RunRecord, loaded: LoadedSteps, records: Sequence[StepRecord], spans: Sequence[Span]
-) -> tuple[tuple[CeilingShare, ...], str | None]:
-    """Shares of the ceilings that were known when it ran, or none and why."""
+) -> tuple[tuple[CeilingShare, ...], str | None, str | None]:
+    """Shares of the ceilings that were known when it ran, or none and why; what to know of the ceilings."""
     try:
         kept = from_document(loaded.ceilings()).get(run.case_id)
         if kept is None:
-            return (), _NO_CEILINGS
+            return (), _NO_CEILINGS, None
         found = shares(kept.ceilings, records, spans, get_model(kept.model), named_arm(run.arm))
     except (ValueError, RunnerError) as error:
-        return (), f"ceilings.json of the run cannot be used: {error}"
-    return tuple(found), None if found else "no step was recorded"
+        return (), f"ceilings.json of the run cannot be used: {error}", None
+    return tuple(found), None if found else "no step was recorded", kept.ceilings.caveat
 
 
 def _without(run: RunRecord, reason: str) -> StepCosts:

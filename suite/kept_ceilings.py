@@ -29,12 +29,15 @@ ByCase = Mapping[str, CaseCeilings]
 _BY_CASE: TypeAdapter[dict[str, CaseCeilings]] = TypeAdapter(dict[str, CaseCeilings])
 
 
-def of_cases(cases: Iterable[PlannedCase], device: str) -> dict[str, CaseCeilings]:
-    """Those of a CPU device that are kept; a case without any is left out."""
+def of_cases(
+    cases: Iterable[PlannedCase], device: str, device_name: str | None = None
+) -> dict[str, CaseCeilings]:
+    """Those that are kept of a device, a GPU by its name; a case without any is left out."""
     found = {}
     for planned in cases:
         case = planned.case
-        ceilings = cached_ceilings(device, case.model_spec, case.runner_config.num_threads)
+        threads = case.runner_config.num_threads
+        ceilings = cached_ceilings(device, case.model_spec, threads, device_name)
         if ceilings is not None:
             found[case.case_id] = CaseCeilings(model=case.model_spec.name, ceilings=ceilings)
     return found

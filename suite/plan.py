@@ -49,7 +49,6 @@ class Options:
 
     `instrument`: of one more run of every arm, whose times enter no verdict; with "off" there is none.
     `sync_check`: likewise of yet another, which looks for silent waits.
-    `is_traced`: torch's profiler records that run as well.
     `is_traced`: torch's profiler records that run as well. `has_window`: a range is open while its batch is
     steady.
     """

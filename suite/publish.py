@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from suite.arms import named_arm
@@ -29,15 +30,11 @@ class Published:
     is_interrupted: bool
     bills: tuple[ArmBill, ...] = ()
     comparisons: tuple[Comparison, ...] = ()
+    summary: Mapping[str, object] = field(default_factory=dict)  # what summary.json holds
 
     def document(self) -> dict[str, object]:
         """What --json prints: summary.json and where everything lies."""
-        summary = to_document(
-            self.arms, self.findings, self.skipped, self.is_interrupted, comparisons=self.comparisons
-        )
-        if self.bills:
-            summary["amplified"] = documents(self.bills)
-        return {"folder": str(self.path), "report": str(self.report), **summary}
+        return {"folder": str(self.path), "report": str(self.report), **self.summary}
 
 
 def publish(path: Path, is_interrupted: bool | None = None) -> Published:
@@ -77,6 +74,7 @@ def publish(path: Path, is_interrupted: bool | None = None) -> Published:
         is_interrupted=is_interrupted,
         bills=bills,
         comparisons=comparisons,
+        summary=summary,
     )
 
 
@@ -91,12 +89,16 @@ def gate_warnings(runs: Sequence[RunRecord]) -> list[str]:
 
 
 def run_warnings(runs: Sequence[RunRecord]) -> list[str]:
-    """What the measured runs of an arm warn of, each kind once: the first run's words stand for all."""
-    texts: dict[tuple[str, str, str, int], str] = {}
+    """What the measured runs of an arm warn of, each kind once: the first run's words stand for all.
+
+    The figures in a text change from run to run, so that texts are told apart without them.
+    """
+    texts: dict[tuple[str, str, str, str], str] = {}
     for run in runs:
         case = "" if run.case_label == run.scenario else f" [{run.case_label}]"
-        for index, text in enumerate(() if run.is_warmup else run.warnings):
+        for text in () if run.is_warmup else run.warnings:
+            kind = re.sub(r"[0-9.,]+", "", text)
             texts.setdefault(
-                (run.scenario, run.case_id, run.arm, index), f"arm {run.arm} of {run.scenario}{case}: {text}"
+                (run.scenario, run.case_id, run.arm, kind), f"arm {run.arm} of {run.scenario}{case}: {text}"
             )
     return list(texts.values())

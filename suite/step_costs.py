@@ -32,6 +32,7 @@ class StepCosts:
     reason: str | None = None
     shares: tuple[CeilingShare, ...] = ()
     no_shares: str | None = None
+    caveat: str | None = None  # of the ceilings
 
     def document(self) -> dict[str, object]:
         """For JSON."""
@@ -45,6 +46,7 @@ class StepCosts:
             "tables": self.tables.document() if self.tables else None,
             "ceiling_shares": [share._asdict() for share in self.shares],
             "no_ceiling_shares": self.no_shares,
+            "ceilings_caveat": self.caveat,
         }
 
 

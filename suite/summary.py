@@ -58,7 +58,8 @@ class MetricSummary:
 class InstrumentSummary:
     """What an arm's instrument did to its speed: output throughput with it over the median without.
 
-    One run each way tells little: the ratio is shown beside the cost of a span, not in place of it.
+    One run each way tells little: a ratio within the spread of the rounds says nothing. What a span costs by
+    itself is measured by `suite micro --only instrument`.
     """
 
     level: str
@@ -138,14 +139,15 @@ def _instrument(instrumented: Sequence[RunRecord], measured: Sequence[RunRecord]
     if not instrumented:
         return None
     level, count = instrumented[0].instrument, len(instrumented)
-    on, off = _throughputs(instrumented), _throughputs(measured)
+    on, off = throughputs(instrumented), throughputs(measured)
     if not on or not off:
         which = "without" if on else "with"
         return InstrumentSummary(level, count, None, f"no run {which} instruments has a throughput")
     return InstrumentSummary(level, count, statistics.median(on) / statistics.median(off))
 
 
-def _throughputs(runs: Sequence[RunRecord]) -> list[float]:
+def throughputs(runs: Sequence[RunRecord]) -> list[float]:
+    """Output throughput of the runs that completed and have one."""
     completed = [run for run in runs if run.status is Status.COMPLETED]
     metrics = [run.metrics["output_throughput"] for run in completed if "output_throughput" in run.metrics]
     return [metric.value for metric in metrics if metric.value]

@@ -182,6 +182,7 @@ class CudaDevice(Device):
         self._trace.start()
 
     def write_trace(self, path: str) -> None:
+        self._check()
         torch.cuda.synchronize()
         self._trace.write(path)
 
@@ -190,7 +191,8 @@ class CudaDevice(Device):
         profiler.start()
 
     def stop_capture(self) -> None:
-        torch.cuda.synchronize()
+        if self._failure is None:  # a wait would fail too, and hide the first failure
+            torch.cuda.synchronize()
         profiler: Any = torch.cuda.profiler
         profiler.stop()
 

@@ -132,11 +132,13 @@ def _estimate(row: Row) -> Estimate:
     return Estimate(row.median_ns, row.low_ns, row.high_ns, row.n, row.best_ns, row.interval_reason)
 
 
-def cached_ceilings(device: str, model: ModelSpec, num_threads: int = 1) -> Ceilings | None:
-    """Those of a CPU device, if they are kept. A GPU's name is known to torch alone: None."""
-    if device == "cuda":
+def cached_ceilings(
+    device: str, model: ModelSpec, num_threads: int = 1, device_name: str | None = None
+) -> Ceilings | None:
+    """Those that are kept. A GPU's name is known to torch alone: without it None."""
+    if device == "cuda" and device_name is None:
         return None
-    return load(fingerprint(device, "cpu", num_threads, model)).ceilings
+    return load(fingerprint(device, device_name or "cpu", num_threads, model)).ceilings
 
 
 @contextlib.contextmanager

@@ -143,4 +143,8 @@ def _beware(scenario: ScenarioData) -> str:
     more = f" The same holds for {len(warnings) - 1} more." if len(warnings) > 1 else ""
     for label, text in list(warnings)[:1]:
         told += f" Beware of {label}: {text}.{more}"
+    waiting = [one for one in scenario.series if one.silent_waits]
+    if waiting:
+        kinds = plural(sum(len(one.silent_waits) for one in waiting), "kind")
+        told += f" Beware: {kinds} of silent waits in {plural(len(waiting), 'arm')} (see below)."
     return told

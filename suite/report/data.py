@@ -98,7 +98,7 @@ class Series:
 
     @property
     def num_warmup(self) -> int:
-        return sum(record.is_warmup for record in self.records)
+        return sum(record.is_warmup and not record.repeats for record in self.records)
 
     @property
     def num_instrumented(self) -> int:
@@ -126,10 +126,14 @@ class Series:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What its measured runs warn of, and the one that looked for silent waits, each kind once."""
+        """What its measured runs warn of, each kind once."""
+        return tuple(dict.fromkeys(text for run in self.runs for text in run.record.warnings))
+
+    @property
+    def silent_waits(self) -> tuple[str, ...]:
+        """What the run that looked for silent waits found, each kind once."""
         checked = [record for record in self.records if record.sync_check != "off"]
-        records = (*(run.record for run in self.runs), *checked)
-        return tuple(dict.fromkeys(text for record in records for text in record.warnings))
+        return tuple(dict.fromkeys(text for record in checked for text in record.warnings))
 
     def reason(self, name: str) -> str:
         """Why `values(name)` is empty."""
@@ -237,6 +241,8 @@ def round_label(record: RunRecord) -> str:
     """Rounds as people count them, from 1, as on the terminal."""
     if record.sync_check != "off":
         return "check for silent waits"
+    if record.repeats:
+        return f"repeated commands, round {record.round + 1}"
     kind = "warm-up " if record.is_warmup else "" if record.is_timed_alike else "instrumented "
     kind = "repeat in " if record.is_aa else kind
     return f"{kind}round {record.round + 1}"

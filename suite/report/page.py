@@ -98,6 +98,7 @@ def render(data: ReportData) -> str:
             command=str(data.environment.get("command_line") or undefined("not recorded")),
             definitions=tables.definitions(data),
             instruments=span_tables.instruments(data),
+            silent_waits=span_tables.silent_waits(data),
             num_warmup=sum(one.num_warmup for one in data.series),
             num_instrumented=sum(one.num_instrumented for one in data.series),
             blocks=_Blocks(),

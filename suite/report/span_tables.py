@@ -10,6 +10,7 @@ from suite.report.data import ReportData, Series
 from suite.report.tables import Cell, Line, Table, figure, names, text
 from suite.report.wording import median, plural, quantity, undefined
 from suite.step_costs import StepCosts
+from suite.summary import throughputs
 
 LANE_NAMES = {"host": "host", "compute": "device", "output": "device, output stream"}
 _SPANS = "Where the step goes: by span"
@@ -52,6 +53,18 @@ def idle(one: Series) -> Table:
     )
 
 
+def silent_waits(data: ReportData) -> Table:
+    """What `--sync-check` found, arm by arm."""
+    rows = tuple((*names(one), text(found)) for one in data.series for found in one.silent_waits)
+    was_asked = any(record.sync_check != "off" for one in data.series for record in one.records)
+    return Table(
+        "Silent waits: copies and reads that hold the host up",
+        ("Scenario", "Case", "Arm", "What"),
+        rows,
+        reason="None: nothing waited" if was_asked else undefined("not looked for (--sync-check warn)"),
+    )
+
+
 def ceiling_shares(one: Series) -> Table:
     """What forward, uploads and device passes reach of what the machine can do at best."""
     caption = "Share of the machine's ceiling"
@@ -67,8 +80,13 @@ def ceiling_shares(one: Series) -> Table:
         columns,
         rows,
         reason=undefined("no span has a time"),
-        note=f"Sums over the steps of a group: what was done, over the time it took. {bases}.",
+        note=f"Sums over the steps of a group: what was done, over the time it took. {bases}."
+        f"{_sentence(one.costs.caveat)}",
     )
+
+
+def _sentence(text: str | None) -> str:
+    return f" {text[:1].upper()}{text[1:]}." if text else ""
 
 
 def _share_row(share: CeilingShare) -> tuple[Cell, ...]:
@@ -170,7 +188,7 @@ def _kind_row(row: KindRow) -> tuple[Cell, ...]:
 
 def _share_line(share: float | None, where: str) -> Line:
     if share is None:
-        return Line(f"{where}: {undefined('no time')}")
+        return Line(f"{where}: {undefined('not recorded')}")
     return Line(f"{where} {quantity(100 * share, '%')}", 100 * share)
 
 
@@ -186,13 +204,8 @@ def _instrument_row(one: Series) -> tuple[Cell, ...]:
 
 
 def _ratio(one: Series) -> Cell:
-    on = [
-        record.metrics["output_throughput"].value
-        for record in one.records
-        if record.is_instrumented and "output_throughput" in record.metrics
-    ]
-    off = one.values("output_throughput")
-    return _ratio_cell([value for value in on if value], off)
+    instrumented = [record for record in one.records if record.is_instrumented]
+    return _ratio_cell(throughputs(instrumented), one.values("output_throughput"))
 
 
 def _ratio_cell(on: Sequence[float], off: Sequence[float]) -> Cell:

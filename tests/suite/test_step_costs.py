@@ -17,7 +17,7 @@ from suite.kept_ceilings import CaseCeilings, to_document
 from suite.publish import publish
 from suite.record import RunRecord, Status
 from suite.report.data import from_loaded
-from suite.report.span_tables import ceiling_shares, idle, instruments, spans
+from suite.report.span_tables import ceiling_shares, idle, instruments, silent_waits, spans
 from suite.store import RunFolder, load_run
 
 MS = 1_000_000
@@ -192,6 +192,36 @@ def test_ceilings_of_another_model_are_a_reason_and_no_share(tmp_path: Path) -> 
     loaded = load_run(folder.path)
     (costs,) = costs_by_arm(loaded.runs, loaded).values()
     assert costs.shares == () and "the ceilings are those of" in (costs.no_shares or "")
+
+
+def test_at_level_host_the_device_is_not_recorded_and_nothing_of_it_is_unattributed(tmp_path: Path) -> None:
+    host_only = [span for span in spans_of(steps()) if span.lane == "host"]
+    folder = folder_of(tmp_path, measured(0), instrumented(host_only, level="host"))
+    publish(folder.path)
+    (arm,) = json.loads((folder.path / "summary.json").read_text())["arms"]
+    tables = arm["step_costs"]["tables"]
+    assert {row["lane"] for row in tables["spans"]} == {"host"}
+    assert tables["kinds"][0]["unattributed_device_share"] is None
+    assert "device: n/a: not recorded" in (folder.path / "report.html").read_text()
+
+
+def test_the_document_on_standard_output_is_that_of_the_summary(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, measured(0), measured(1), instrumented(spans_of(steps())))
+    told = publish(folder.path).document()
+    written = json.loads((folder.path / "summary.json").read_text())
+    assert {name: told[name] for name in written} == written and told["report"]
+
+
+def test_silent_waits_are_a_table_of_their_own_and_cast_no_doubt_on_the_cache(tmp_path: Path) -> None:
+    run = make_run([make_request()], steps(), run_id="s0", sync_check="warn", warnings=("step 3: a copy",))
+    folder = folder_of(tmp_path, measured(0), measured(1), (run, []))
+    loaded = load_run(folder.path)
+    data = from_loaded(loaded)
+    assert data.series[0].warnings == () and data.series[0].silent_waits == ("step 3: a copy",)
+    (row,) = silent_waits(data).rows
+    assert row[3].lines[0].text == "step 3: a copy"
+    without = from_loaded(load_run(folder_of(tmp_path / "b", measured(0)).path))
+    assert "--sync-check warn" in silent_waits(without).reason
 
 
 def test_a_folder_without_instrumented_runs_says_how_to_get_one(tmp_path: Path) -> None:
