@@ -19,8 +19,8 @@ from suite.span_costs import span_costs
 from suite.step_costs import ArmKey, StepCosts
 
 _NO_CEILINGS = (
-    "the ceilings of this machine were not known: `python -m suite micro --only ceilings`, with the run's own "
-    "--device, --model and --threads, measures them once, in half a minute; later runs are held against them"
+    "the ceilings of this machine were not known: `python -m suite micro --only ceilings`, with the run's "
+    "--device, --model and --threads, measures them once, in half a minute, for the runs that follow"
 )
 
 
