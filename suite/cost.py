@@ -56,7 +56,15 @@ class CostLimits:
 
 
 def cost_plan(path: Path, options: Options) -> Plan:
-    """One arm: the one of the options, else `refresh` where it fits, else the scenario's first right one."""
+    """One arm: the one of the options, else `refresh` where it fits, else the scenario's first right one.
+
+    SuiteError as for a run, and where the options name more than one.
+    """
+    if options.arms is not None and len(options.arms) != 1:
+        raise SuiteError(
+            f"--arm {','.join(options.arms)}: the bill is of one arm at a time; name one, such as "
+            f"--arm {options.arms[0] if options.arms else DEFAULT_ARM}"
+        )
     scenario = load_scenario(path, options.overrides, options.seed)
     arms = options.arms or (_default_arm(scenario),)
     rounds = MAX_ROUNDS if options.rounds is None else options.rounds

@@ -14,10 +14,12 @@ from pathlib import Path
 
 import pytest
 from records import make_run, make_step
+from typer.testing import CliRunner, Result
 
 from runner.repeats import NO_REPEATS
 from runner.spans import Span
 from suite.bill import arm_bills, documents, text_lines
+from suite.cli import app
 from suite.cost import CostLimits, CostSchedule, cost_plan, repeats_of
 from suite.plan import Options
 from suite.record import Status
@@ -45,6 +47,10 @@ def scenario(tmp_path: Path) -> Path:
     return path
 
 
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
 def steps(num: int = 9, time_us: float = 1000, more_us=lambda step_id: 0.0):
     """Decode steps behind a prefill, each so long; the flags are copied in all of them."""
     end_us, made = 0.0, []
@@ -68,6 +74,14 @@ def test_the_arm_is_the_one_asked_for_else_refresh_else_the_scenarios_first_righ
     assert arms(asked="skip") == ("skip",)
     text_model = SCENARIO.replace("tiny-gemma3-vl", "tiny-qwen3").replace("[gated, skip]", "[stale, text]")
     assert arms(text_model) == ("text",) or arms(text_model) == ("refresh",)
+
+
+def test_more_than_one_arm_is_refused_before_there_is_a_folder(scenario: Path, tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    result = invoke("cost", scenario, "--arm", "gated,skip", "--device", "inline", "-o", results)
+    assert result.exit_code == 2
+    assert "--arm gated,skip: the bill is of one arm at a time; name one, such as --arm gated" in result.stderr
+    assert not results.exists()
 
 
 def test_a_span_is_repeated_until_it_is_a_tenth_of_the_step_where_it_weighs_most() -> None:
