@@ -440,8 +440,11 @@ def _plan_case(case: Case, options: Options) -> PlannedCase:
 
 
 def _reference(scenario: Scenario, arms: Sequence[str]) -> str | None:
-    """The scenario's `baseline`; else the first right arm that is sync, else the first right one."""
-    if scenario.baseline is not None:
+    """The scenario's `baseline`; else the first right arm that is sync, else the first right one.
+
+    A single arm is compared with none, so it need not be the baseline.
+    """
+    if scenario.baseline is not None and (len(arms) > 1 or scenario.baseline in arms):
         if scenario.baseline not in arms:
             raise SuiteError(
                 f"--arms {','.join(arms)}: the scenario's baseline is {scenario.baseline}; name it too, or "

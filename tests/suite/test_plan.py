@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from suite.cost import cost_plan
 from suite.errors import SuiteError
 from suite.plan import Options, find_files, for_check, make_plan
+from suite.profile.session import plan_profile
 
 TEXT = """\
 name: {name}
@@ -166,6 +168,14 @@ def test_arms_are_compared_with_the_baseline_or_the_first_right_sync_arm(write):
         reference_of(file, None, overrides=("baseline=stale",))
     with pytest.raises(SuiteError, match="baseline is 'refresh'; it must be one of the scenario's arms"):
         reference_of(file, None, overrides=("baseline=refresh",))
+
+
+def test_a_single_arm_needs_no_baseline_for_it_is_compared_with_none(write):
+    file = write("a.yaml", extra="arms: [ids, sync-ids]\nbaseline: ids\nrounds: 5\naa: true\n")
+    assert reference_of(file, ("sync-ids",)) == "sync-ids"
+    assert reference_of(file, ("stale",)) is None
+    assert cost_plan(file, Options(arms=("refresh",))).cases[0].arms == ("refresh",)
+    assert plan_profile(file, "refresh", Options())[1] == "refresh"
 
 
 def test_the_reference_runs_twice_a_measured_round_where_a_verdict_may_come_of_it(write):
