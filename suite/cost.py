@@ -17,7 +17,7 @@ from suite.amplification import KINDS, MIN_ROUNDS, CommandTimes, command_times, 
 from suite.arms import named_arm, why_not
 from suite.bill import arm_bills, documents, text_lines
 from suite.errors import SuiteError
-from suite.plan import Options, Plan, PlannedCase, PlannedRun, make_plan
+from suite.plan import Options, Plan, PlannedCase, PlannedRun, make_plan, timed_device
 from suite.record import RunRecord, Status
 from suite.repeatable import MAX_REPEATS, repeatable_spans
 from suite.scenario import Scenario, load_scenario
@@ -58,7 +58,7 @@ class CostLimits:
 def cost_plan(path: Path, options: Options) -> Plan:
     """One arm: the one of the options, else `refresh` where it fits, else the scenario's first right one.
 
-    SuiteError as for a run, and where the options name more than one.
+    SuiteError as for a run, and where the options name more than one or a device that is never for timing.
     """
     if options.arms is not None and len(options.arms) != 1:
         raise SuiteError(
@@ -68,7 +68,8 @@ def cost_plan(path: Path, options: Options) -> Plan:
     scenario = load_scenario(path, options.overrides, options.seed)
     arms = options.arms or (_default_arm(scenario),)
     rounds = MAX_ROUNDS if options.rounds is None else options.rounds
-    return make_plan([path], replace(options, arms=arms, rounds=rounds, instrument="off"))
+    device = timed_device(options.device)
+    return make_plan([path], replace(options, device=device, arms=arms, rounds=rounds, instrument="off"))
 
 
 def _default_arm(scenario: Scenario) -> str:

@@ -21,6 +21,7 @@ from runner.spans import Span
 from suite.bill import arm_bills, documents, text_lines
 from suite.cli import app
 from suite.cost import CostLimits, CostSchedule, cost_plan, repeats_of
+from suite.errors import SuiteError
 from suite.plan import Options
 from suite.record import Status
 from suite.repeatable import repeatable_spans
@@ -82,6 +83,12 @@ def test_more_than_one_arm_is_refused_before_there_is_a_folder(scenario: Path, t
     assert result.exit_code == 2
     assert "--arm gated,skip: the bill is of one arm at a time; name one, such as --arm gated" in result.stderr
     assert not results.exists()
+
+
+@pytest.mark.parametrize("device", ["lazy", "shuffle:1"])
+def test_a_device_that_is_never_for_timing_is_refused(scenario: Path, device: str) -> None:
+    with pytest.raises(SuiteError, match=f"--device {device}: it is never for timing"):
+        cost_plan(scenario, Options(device=device))
 
 
 def test_a_span_is_repeated_until_it_is_a_tenth_of_the_step_where_it_weighs_most() -> None:
