@@ -133,14 +133,17 @@ def _why_no_window(run_dir: Path) -> str:
 
 
 def run_command(scenario: Path, plan: Plan, arm: str, folder: Path) -> list[str]:
-    """A round without instruments, which warms up, and then the one with them: all ranges are of that."""
+    """A round without instruments, which warms up, and then the one with them: all ranges are of that.
+
+    What else the scenario asks for (warm-up rounds, A/A runs, repeats) would be in the capture as well.
+    """
     command = [*_suite(), "run", str(scenario), "--device", plan.device, "--arms", arm]
     command += ["--rounds", "1", "--instrument", "events", "-o", str(folder)]
     if plan.options.has_window:
         command.append("--window")
     if plan.options.seed is not None:
         command += ["--seed", str(plan.options.seed)]
-    for override in (*plan.options.overrides, "warmup_rounds=0"):
+    for override in (*plan.options.overrides, "warmup_rounds=0", "aa=false", "amplify={}"):
         command += ["--set", override]
     return command
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+from itertools import pairwise
 
 import pytest
 from nsys_fixture import START_END, Fixture
@@ -15,6 +16,8 @@ from real_scenario import invoke_profile
 from records import make_run, make_step
 
 from runner.spans import Span
+from suite.plan import Options, make_plan
+from suite.profile.session import plan_profile, run_command
 from suite.store import RunFolder
 
 
@@ -94,6 +97,19 @@ def test_a_report_is_exported_kept_in_the_runs_folder_and_compared(nsys, made_ru
     asked = (tmp_path / "asked").read_text()
     assert "profile -t nvtx -s none --cpuctxsw=none" in asked
     assert "--arms refresh --rounds 1 --instrument events" in asked and "--set warmup_rounds=0" in asked
+
+
+def test_the_capture_has_no_runs_of_amplify_or_a_a_that_the_scenario_asks_for(tmp_path):
+    file = tmp_path / "a.yaml"
+    file.write_text(
+        "name: a\nmodel: tiny-gemma3-vl\nrounds: 6\naa: true\namplify: {merge: [1, 9]}\n"
+        "traffic: {num_requests: 2, prompt_tokens: 4, output_tokens: 4, embeds_ratio: 0.5}\n"
+    )
+    plan, arm = plan_profile(file, "refresh", Options(device="process"))
+    command = run_command(file, plan, arm, tmp_path)
+    overrides = tuple(after for word, after in pairwise(command) if word == "--set")
+    run = make_plan([file], Options(arms=(arm,), rounds=1, instrument="events", overrides=overrides))
+    assert [one.run_id.rpartition("-")[2] for one in run.cases[0].runs()] == ["r0", "i0"]
 
 
 def test_a_second_run_of_the_same_name_is_not_written_over_the_first(nsys, made_run, export, tmp_path):
