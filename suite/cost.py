@@ -151,10 +151,10 @@ def repeats_of(steps: Sequence[StepRecord], spans: Sequence[Span], name: str) ->
 
     None where no step but the first has any.
     """
-    found = []
+    found, times_us = [], step_times_us(steps)
     for kind in KINDS:
         times = command_times(steps[1:], spans, name, kind)
-        walls = [step_times_us(steps)[step.step_id] for step in steps[1:] if step.kind == kind]
+        walls = [times_us[step.step_id] for step in steps[1:] if step.kind == kind]
         if walls and times.per_step > 0:
             step_us = sorted(walls)[len(walls) // 2]
             found.append(largest_k(_command_us(times), times.per_step, step_us, MAX_REPEATS))

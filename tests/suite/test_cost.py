@@ -105,6 +105,13 @@ def test_a_span_is_repeated_until_it_is_a_tenth_of_the_step_where_it_weighs_most
     assert repeats_of(longer_in_mixed, spans(10), FLAGS) == 11
 
 
+def test_how_often_to_repeat_is_known_in_a_moment_however_many_steps_there_are() -> None:
+    many = 5000
+    begin_s = time.perf_counter()
+    assert repeats_of(steps(many), spans(10, num=many), FLAGS) == 11
+    assert time.perf_counter() - begin_s < 2
+
+
 class Clock:
     def __init__(self) -> None:
         self.now_s = 0.0
