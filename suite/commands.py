@@ -116,7 +116,10 @@ def cost(
     output_dir: Path,
     screen: Screen,
 ) -> int:
-    """Repeat the commands of an arm's steps, one span after the other, and print the bill of a step."""
+    """Repeat the commands of an arm's steps, one span after the other, and print the bill of a step.
+
+    The folder gets a summary and a page as that of a run does.
+    """
     plan = cost_plan(path, options)
     folder = RunFolder.create(output_dir, f"{plan.label}-cost")
     folder.write_config(plan.document())
@@ -141,7 +144,11 @@ def cost(
             records = experiment.run()
         found = cost_document(folder.path, schedule.notes, plan.skipped, stop.is_requested)
         kept = folder.write_cost(found.document)
-    screen.show([*found.lines, f"kept: {kept}"], {"folder": str(folder.path), **found.document})
+        published = publish(folder.path, stop.is_requested)
+    screen.show(
+        [*found.lines, f"kept: {kept}", f"report: {published.report}"],
+        {"folder": str(folder.path), "report": str(published.report), **found.document},
+    )
     return exit_code(records, stop.is_requested)
 
 

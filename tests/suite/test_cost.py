@@ -248,7 +248,7 @@ def test_a_real_run_prints_and_keeps_the_bill(scenario: Path, tmp_path: Path) ->
     document = json.loads(done.stdout)
     (folder,) = results.iterdir()
     kept = json.loads((folder / "cost.json").read_text(encoding="utf-8"))
-    assert document == {"folder": str(folder), **kept}
+    assert document == {"folder": str(folder), "report": str(folder / "report.html"), **kept}
     (bill,) = kept["bills"]
     assert bill["arm"] == "refresh" and bill["num_rounds"] == 5
     lines = {(line["kind"], line["span"]): line for line in bill["lines"]}
@@ -262,6 +262,17 @@ def test_a_real_run_prints_and_keeps_the_bill(scenario: Path, tmp_path: Path) ->
     assert len(runs) == 2 + 5 * 3
     assert all(run.tokens is not None and run.tokens.is_right for run in runs)
     assert not any(run.is_measured for run in runs)
+    assert_folder_is_whole(folder, kept["bills"])
+
+
+def assert_folder_is_whole(folder: Path, bills: object) -> None:
+    """With a summary and a page that hold the bill, and made anew by `report` no less."""
+    for _ in range(2):
+        assert not load_run(folder).is_interrupted
+        assert json.loads((folder / "summary.json").read_text(encoding="utf-8"))["amplified"] == bills
+        assert FLAGS in (folder / "report.html").read_text(encoding="utf-8")
+        reported = invoke("report", folder, "--json")
+        assert reported.exit_code == 0 and json.loads(reported.stdout)["status"] == "completed"
 
 
 def test_an_interrupt_keeps_the_rounds_there_are(scenario: Path, tmp_path: Path) -> None:
@@ -284,6 +295,8 @@ def test_an_interrupt_keeps_the_rounds_there_are(scenario: Path, tmp_path: Path)
     (folder,) = results.iterdir()
     kept = json.loads((folder / "cost.json").read_text(encoding="utf-8"))
     assert kept["status"] == "interrupted" and kept["bills"][0]["num_rounds"] >= 2
+    assert load_run(folder).is_interrupted
+    assert json.loads((folder / "summary.json").read_text(encoding="utf-8"))["status"] == "interrupted"
 
 
 # The bill on the page
