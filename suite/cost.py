@@ -17,7 +17,7 @@ from suite.amplification import KINDS, MIN_ROUNDS, CommandTimes, command_times, 
 from suite.arms import named_arm, why_not
 from suite.bill import arm_bills, documents, text_lines
 from suite.errors import SuiteError
-from suite.plan import Options, Plan, PlannedCase, PlannedRun, make_plan, timed_device
+from suite.plan import Options, Plan, PlannedCase, PlannedRun, for_bill, make_plan, timed_device
 from suite.record import RunRecord, Status
 from suite.repeatable import MAX_REPEATS, repeatable_spans
 from suite.scenario import Scenario, load_scenario
@@ -69,7 +69,8 @@ def cost_plan(path: Path, options: Options) -> Plan:
     arms = options.arms or (_default_arm(scenario),)
     rounds = MAX_ROUNDS if options.rounds is None else options.rounds
     device = timed_device(options.device)
-    return make_plan([path], replace(options, device=device, arms=arms, rounds=rounds, instrument="off"))
+    options = replace(options, device=device, arms=arms, rounds=rounds, instrument="off")
+    return for_bill(make_plan([path], options))
 
 
 def _default_arm(scenario: Scenario) -> str:

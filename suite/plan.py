@@ -95,6 +95,7 @@ class PlannedCase:
     `amplify`: span -> how often its commands are run, in rounds of their own after all others.
     `reference` is the arm that others are compared with; with `has_aa` it runs twice in each measured round.
     With `until` there may be fewer than `rounds` (suite/pace.py).
+    `is_billed`: all rounds are of repeats, and its budget may end them before `rounds` (suite/cost.py).
     """
 
     case: Case
@@ -113,10 +114,20 @@ class PlannedCase:
     reference: str | None = None
     has_aa: bool = False
     until: Precision | None = None
+    is_billed: bool = False
 
     @property
     def rounds_text(self) -> str:
         return str(self.rounds) if self.until is None else f"up to {self.rounds}"
+
+    @property
+    def runs_text(self) -> str:
+        """What is run of each arm: "1 warm-up and 5 measured rounds"."""
+        if self.num_rotations:
+            return f"{self.num_rotations} of the requests in {self.num_rotations} orders"
+        if self.is_billed:
+            return f"rounds of repeats until the budget ends, {self.rounds} at most"
+        return f"{self.warmup_rounds} warm-up and {self.rounds_text} measured rounds"
 
     @property
     def seed(self) -> int:
@@ -310,6 +321,14 @@ def for_check(plan: Plan) -> Plan:
             until=None,
         )
         for case in plan.cases
+    )
+    return replace(plan, cases=cases)
+
+
+def for_bill(plan: Plan) -> Plan:
+    """The plan with rounds of repeats alone: what they repeat depends on what is measured (suite/cost.py)."""
+    cases = tuple(
+        replace(case, warmup_rounds=0, amplify={}, has_aa=False, is_billed=True) for case in plan.cases
     )
     return replace(plan, cases=cases)
 

@@ -114,11 +114,9 @@ class LineProgress:
         return None
 
     def case_started(self, planned: PlannedCase) -> None:
-        rounds = f"{planned.warmup_rounds} warm-up and {planned.rounds_text} measured rounds"
-        if planned.num_rotations:
-            rounds = f"{planned.num_rotations} of the requests in {planned.num_rotations} orders"
+        arms = ", ".join(planned.arms)
         self._console.print(
-            f"{planned.title}: {planned.num_requests} requests, arms {', '.join(planned.arms)}, {rounds}"
+            f"{planned.title}: {planned.num_requests} requests, arms {arms}, {planned.runs_text}"
         )
 
     def run_started(self, planned: PlannedCase, run: PlannedRun) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import random
@@ -23,6 +24,7 @@ from suite.cli import app
 from suite.cost import CostLimits, CostSchedule, cost_plan, repeats_of
 from suite.errors import SuiteError
 from suite.plan import Options
+from suite.progress import LineProgress, make_console
 from suite.record import Status
 from suite.repeatable import repeatable_spans
 from suite.report.bill_tables import bill
@@ -89,6 +91,18 @@ def test_more_than_one_arm_is_refused_before_there_is_a_folder(scenario: Path, t
 def test_a_device_that_is_never_for_timing_is_refused(scenario: Path, device: str) -> None:
     with pytest.raises(SuiteError, match=f"--device {device}: it is never for timing"):
         cost_plan(scenario, Options(device=device))
+
+
+def test_what_is_announced_and_stored_is_rounds_of_repeats_until_the_budget_ends(scenario: Path) -> None:
+    scenario.write_text(f"{SCENARIO}amplify: {{merge: [1, 9]}}\naa: true\n", encoding="utf-8")
+    plan = cost_plan(scenario, Options(device="inline"))
+    stream = io.StringIO()
+    LineProgress(make_console(stream), None).case_started(plan.cases[0])
+    assert stream.getvalue() == (
+        "cost: 6 requests, arms refresh, rounds of repeats until the budget ends, 20 at most\n"
+    )
+    (stored,) = plan.document()["cases"]
+    assert (stored["warmup_rounds"], stored["rounds"], stored["has_aa"]) == (0, 20, False)
 
 
 def test_a_span_is_repeated_until_it_is_a_tenth_of_the_step_where_it_weighs_most() -> None:
