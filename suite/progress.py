@@ -324,7 +324,6 @@ def _cells(arm: ArmSummary, shares: Sequence[str]) -> list[str]:
     if arm.has_no_speed:
         word = WRONG_TOKENS if arm.control is None else WRONG_ARM
         throughput, latencies = word, [word] * len(latencies)
-    is_valid = "yes" if arm.is_valid else "NO"
     return [
         name,
         arm.arm,
@@ -333,8 +332,15 @@ def _cells(arm: ArmSummary, shares: Sequence[str]) -> list[str]:
         *latencies,
         *(_median(arm, metric) if _is_on(arm, metric) else "off" for metric in shares),
         _median(arm, "steps"),
-        is_valid,
+        _validity(arm),
     ]
+
+
+def _validity(arm: ArmSummary) -> str:
+    """Without any round there are no times to believe or not, and no rule was broken."""
+    if not arm.num_rounds and not arm.findings:
+        return "n/a"
+    return "yes" if arm.is_valid else "NO"
 
 
 def _median(arm: ArmSummary, metric: str) -> str:

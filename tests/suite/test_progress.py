@@ -146,6 +146,16 @@ def test_a_negative_control_does_not_stop_the_eye_while_it_runs(plan):
     )
 
 
+def test_an_arm_that_only_repeated_commands_is_neither_valid_nor_not(tmp_path):
+    def last_cell(**changes):
+        text = printed(tmp_path, [make_run([make_request()], arm="refresh", **changes)])
+        (row,) = [line for line in text.splitlines() if " refresh " in line]
+        return row.split()[-1]
+
+    assert last_cell() == "yes"
+    assert last_cell(repeats={"merge": 9}) == "n/a"
+
+
 def test_an_order_of_a_token_check_is_named(plan):
     stream = io.StringIO()
     check = for_check(plan)
