@@ -330,9 +330,7 @@ def _scenario_lines() -> Iterable[tuple[str, str]]:
 
 def _plan_lines(plan: Plan) -> Iterable[str]:
     for case in plan.cases:
-        yield (
-            f"{case.title}: {case.num_requests} requests, arms {', '.join(case.arms)}, {case.runs_text}"
-        )
+        yield (f"{case.title}: {case.num_requests} requests, arms {', '.join(case.arms)}, {case.runs_text}")
         yield from (f"  {note}" for note in case.notes)
     yield from _skipped_lines(plan.skipped)
     runs = f"{_up_to(plan)}{plan.num_runs} runs"

@@ -86,7 +86,7 @@ class Comparison:
 
 
 def primary_metrics(arrivals_kind: str) -> tuple[str, ...]:
-    """What decides between two arms under arrivals of a kind (suite/traffic.py)."""
+    """What decides between two arms under a kind of arrivals: a trace's process's, where it has one."""
     return AT_ONCE_METRICS if arrivals_kind in _NOT_OPEN else OPEN_LOOP_METRICS
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 
-from suite.comparison import Design, compare, primary_metrics
+from suite.comparison import Design, compare
 from suite.plan import PlannedCase, PlannedRun
 from suite.precision import is_spent
 from suite.record import RunRecord
@@ -44,8 +44,8 @@ class Pace:
         if until is None:
             return None
         key = (self._planned.case.scenario.name, self._planned.case.case_id)
-        metrics = primary_metrics(self._planned.case.scenario.traffic.arrivals.kind)
-        found = compare(records, {key: Design(self._planned.reference, metrics)}) if num_rounds else ()
+        design = Design(self._planned.reference, self._planned.primary_metrics)
+        found = compare(records, {key: design}) if num_rounds else ()
         intervals = [one.ratio.interval for one in found if one.verdict.word is not Word.NONE]
         told = f"after {num_rounds} round{'' if num_rounds == 1 else 's'}"
         if until.is_reached(intervals, num_rounds):

@@ -16,6 +16,7 @@ from runner.repeats import NO_REPEATS, Turn
 from runner.spans import Level
 from runner.sync_check import SyncCheck
 from suite.arms import named_arm, twice, why_not
+from suite.arrival_kinds import process_of
 from suite.comparison import primary_metrics
 from suite.errors import SuiteError
 from suite.precision import MAX_ROUNDS as MAX_ADAPTIVE_ROUNDS
@@ -136,6 +137,11 @@ class PlannedCase:
     @property
     def timeout_s(self) -> float:
         return self.case.scenario.timeout_s
+
+    @property
+    def primary_metrics(self) -> tuple[str, ...]:
+        """What decides between two arms: of the process that stands for a trace's times, where it has one."""
+        return primary_metrics(process_of(self.case.scenario.traffic.arrivals).kind)
 
     @property
     def title(self) -> str:
@@ -274,7 +280,7 @@ class Plan:
                     "values": dict(planned.case.values),
                     "arms": list(planned.arms),
                     "reference": planned.reference,
-                    "primary_metrics": list(primary_metrics(planned.case.scenario.traffic.arrivals.kind)),
+                    "primary_metrics": list(planned.primary_metrics),
                     "has_aa": planned.has_aa,
                     "rounds": planned.rounds,
                     "warmup_rounds": planned.warmup_rounds,

@@ -83,7 +83,9 @@ def test_more_than_one_arm_is_refused_before_there_is_a_folder(scenario: Path, t
     results = tmp_path / "results"
     result = invoke("cost", scenario, "--arm", "gated,skip", "--device", "inline", "-o", results)
     assert result.exit_code == 2
-    assert "--arm gated,skip: the bill is of one arm at a time; name one, such as --arm gated" in result.stderr
+    assert (
+        "--arm gated,skip: the bill is of one arm at a time; name one, such as --arm gated" in result.stderr
+    )
     assert not results.exists()
 
 

@@ -151,6 +151,27 @@ def test_rounds_are_the_most_there_may_be(planned):
         planned("sync-ids", "ids", rounds=9)
 
 
+def test_a_trace_with_a_process_is_judged_as_that_process_in_the_plan_and_round_by_round(tmp_path):
+    """The latencies of these runs never vary, their throughput does."""
+    (tmp_path / "trace.csv").write_text(
+        "num_prefill_tokens,num_decode_tokens,num_total_tokens,pd_ratio\n4,4,8,1.0\n"
+    )
+
+    def case_of(process):
+        file = tmp_path / "a.yaml"
+        arrivals = f"{{kind: trace, path: trace.csv, process: {process}}}"
+        file.write_text(f"name: smoke\nmodel: tiny-qwen3\ntraffic: {{arrivals: {arrivals}}}\n")
+        plan = make_plan([file], Options(arms=("sync-ids", "ids"), rounds=12, until=ONE_PERCENT))
+        (stored,) = plan.document()["cases"]
+        return plan.cases[0], stored["primary_metrics"]
+
+    case, metrics = case_of("{kind: closed_loop, concurrency: 1}")
+    assert metrics == ["output_throughput"] and paced(case, noise=1.0)[1] is None
+    case, metrics = case_of("{kind: constant, rate: 4}")
+    assert metrics == ["median_e2e_ms", "median_itl_ms"]
+    assert paced(case, noise=1.0)[1].startswith("after 10 rounds every interval")
+
+
 def test_where_nothing_is_compared_the_scenario_says_how_many_rounds(planned):
     for arms in (("sync-ids",), ("sync-ids", "stale")):
         (case,) = planned(*arms).cases
