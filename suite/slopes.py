@@ -82,58 +82,86 @@ def round_slopes_us(
     weights = 1 / np.maximum(np.median(times, axis=0), 1.0)
     effects = dict(_effects(runs, pairs, weights, counts_next))
     owns = [pair for pair in pairs if (pair, "own") in effects]
-    design = np.column_stack([*_step_and_run(*times.shape), *effects.values()])
-    fitted = _robust_fit(design, (times * weights).ravel())
+    if not owns:
+        return {}
+    columns = np.stack([*_of_runs(*times.shape), *effects.values()], axis=-1)
+    fitted = _robust_fit(columns, times * weights)
     if fitted is None:
         return {}
-    found = dict(zip(effects, fitted[-len(effects) :], strict=True)) if effects else {}
+    found = dict(zip(effects, fitted[-len(effects) :], strict=True))
     return {pair: float(found[pair, "own"] + found.get((pair, "next"), 0.0)) for pair in owns}
 
 
 def _effects(
     runs: Sequence[AmplifiedRun], pairs: Collection[Pair], weights: Floats, counts_next: bool
 ) -> Iterator[tuple[tuple[Pair, str], Floats]]:
-    """A column for what a pair adds to its own step and one for the next; none without any."""
+    """A column for what a pair adds to its own step and one for the next; none without any.
+
+    Columns are tables with a row a run and a place for each step that has a time.
+    """
     steps = runs[0].steps
-    for pair in pairs:
-        added = np.asarray([[_added(run, step, pair) for step in steps] for run in runs], dtype=np.float64)
+    repeats = [[repeats_in(step.step_id, {}, run.turns) for step in steps] for run in runs]
+    for span, kind in pairs:
+        is_kind = np.asarray([step.kind == kind for step in steps])
+        more = np.asarray([[of_step.get(span, 1) - 1 for of_step in of_run] for of_run in repeats])
+        added = np.where(is_kind, more, 0).astype(np.float64)
         own, after = added[:, 1:] * weights, added[:, :-1] * weights
         if _varies(own):
-            yield (pair, "own"), own.ravel()
+            yield ((span, kind), "own"), own
         if counts_next and _varies(after):
-            yield (pair, "next"), after.ravel()
-
-
-def _added(run: AmplifiedRun, step: StepRecord, pair: Pair) -> int:
-    span, kind = pair
-    return run.k(span, step.step_id) - 1 if step.kind == kind else 0
+            yield ((span, kind), "next"), after
 
 
 def _varies(column: Floats) -> bool:
     return bool((column != column[0]).any())
 
 
-def _step_and_run(num_runs: int, num_steps: int) -> Iterator[Floats]:
-    """A column for each step, and for each run but the first."""
-    for step in range(num_steps):
-        yield np.tile(np.arange(num_steps) == step, num_runs).astype(np.float64)
+def _of_runs(num_runs: int, num_steps: int) -> Iterator[Floats]:
+    """A column for each run but the first."""
     for run in range(1, num_runs):
-        yield np.repeat(np.arange(num_runs) == run, num_steps).astype(np.float64)
+        column = np.zeros((num_runs, num_steps))
+        column[run] = 1.0
+        yield column
 
 
-def _robust_fit(design: Floats, values: Floats) -> Floats | None:
-    """Least squares without outliers; None where the columns cannot be told apart."""
-    kept = np.ones(len(values), dtype=np.bool_)
+def _robust_fit(columns: Floats, values: Floats) -> Floats | None:
+    """Least squares without outliers; None where the columns cannot be told apart.
+
+    `values` by run and step, `columns` likewise with one number for each column: the coefficients come back.
+    Each step has a level of its own beside them.
+    """
+    kept = np.ones(values.shape, dtype=np.bool_)
     fitted: Floats | None = None
     for _ in range(_MAX_FITS):
-        found, _, rank, _ = np.linalg.lstsq(design[kept], values[kept], rcond=None)
-        if rank < design.shape[1]:
+        fit = _fit_within_steps(columns, values, kept)
+        if fit is None:
             break
-        fitted = found.astype(np.float64)
-        residuals = np.abs(values - design @ found)
+        fitted, predicted = fit
+        residuals = np.abs(values - predicted)
         scale = _NORMAL * float(np.median(residuals[kept]))
         inside = residuals <= max(_MAX_DEVIATIONS * scale, 1e-9)
         if (inside == kept).all():
             break
         kept = inside
     return fitted
+
+
+def _fit_within_steps(
+    columns: Floats, values: Floats, kept: NDArray[np.bool_]
+) -> tuple[Floats, Floats] | None:
+    """The coefficients and all predicted values; None where the columns or a step's level cannot be told.
+
+    The levels are never solved for: least squares of what deviates from each step's mean over the kept runs
+    has the same coefficients (Frisch and Waugh, 1933), and needs a time linear in the number of steps.
+    """
+    counts = kept.sum(axis=0)
+    if not counts.all():
+        return None
+    column_means = (columns * kept[..., np.newaxis]).sum(axis=0) / counts[:, np.newaxis]
+    value_means = (values * kept).sum(axis=0) / counts
+    deviating = (columns - column_means)[kept]
+    found, _, rank, _ = np.linalg.lstsq(deviating, (values - value_means)[kept], rcond=None)
+    if rank < columns.shape[-1]:
+        return None
+    coefficients = found.astype(np.float64)
+    return coefficients, value_means + (columns - column_means) @ coefficients

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from records import make_step
 
 from runner.measure import StepRecord
 from runner.repeats import NO_REPEATS, Turn
 from runner.spans import Span
+from suite import slopes
 from suite.amplification import (
     Estimate,
     amplified_costs,
@@ -69,6 +72,69 @@ def cost_of(runs: Sequence[AmplifiedRun], kind: str = "decode", span: str = FLAG
     names = dict.fromkeys(name for run in runs for name, _ in run.turns if name)
     pairs = [(name, of_kind) for name in names for of_kind in ("decode", "mixed")]
     return estimate(slopes_us(runs, pairs)[span, kind])
+
+
+def dummy_column_fit(columns: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray, bool]:
+    """The same least squares with a column for each step: coefficients, predictions, and whether all is told.
+
+    `kept` entries alone have a value; NaN stands for the others.
+    """
+    num_runs, num_steps, _ = columns.shape
+    of_steps = np.tile(np.eye(num_steps), (num_runs, 1))
+    design = np.hstack([of_steps, columns.reshape(num_runs * num_steps, -1)])
+    flat = values.ravel()
+    kept = ~np.isnan(flat)
+    found, _, rank, _ = np.linalg.lstsq(design[kept], flat[kept], rcond=None)
+    return found[num_steps:], (design @ found).reshape(values.shape), bool(rank == design.shape[1])
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_taking_the_steps_levels_out_is_the_fit_with_a_column_for_each_step(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    num_runs, num_steps = int(draw.integers(2, 8)), int(draw.integers(5, 40))
+    of_runs = np.zeros((num_runs, num_steps, num_runs - 1))
+    for run in range(1, num_runs):
+        of_runs[run, :, run - 1] = 1
+    added = draw.choice([0.0, 0.0, 8.0, 4095.0], (num_runs, num_steps, 2)) / 900
+    columns = np.concatenate([of_runs, added], axis=-1)
+    values = draw.normal(1, 0.1, (num_runs, num_steps))
+    values[draw.random(values.shape) < 0.1] = np.nan
+    expected, predicted, is_told = dummy_column_fit(columns, values)
+    kept = ~np.isnan(values)
+    fit = slopes._fit_within_steps(columns, np.where(kept, values, 1e6), kept)
+    assert (fit is not None) is is_told
+    if fit is not None:
+        assert fit[0] == pytest.approx(expected, abs=1e-9) and fit[1] == pytest.approx(predicted, abs=1e-9)
+
+
+def test_columns_that_the_steps_explain_or_a_step_without_any_run_cannot_be_told() -> None:
+    column = np.zeros((3, 4, 1))
+    column[1] = 1
+    values, all_kept = np.ones((3, 4)), np.ones((3, 4), dtype=np.bool_)
+    assert slopes._fit_within_steps(column, values, all_kept) is not None
+    alike = np.full((3, 4, 1), 0.1) * np.arange(4)[:, np.newaxis]
+    assert slopes._fit_within_steps(np.concatenate([column, alike], axis=-1), values, all_kept) is None
+    without = all_kept.copy()
+    without[:, 2] = False
+    assert slopes._fit_within_steps(column, values, without) is None
+
+
+def test_a_round_of_many_long_runs_is_fitted_in_a_moment() -> None:
+    spans = [f"span{number}" for number in range(12)]
+    turns: list[Turn] = [*[NO_REPEATS] * 5, *[(span, 9 + number) for number, span in enumerate(spans)]]
+    kinds = ["prefill", *["mixed", "decode"] * 1000]
+    draw = random.Random(1)
+    runs = []
+    for of_run in shuffled_turns(turns, draw):
+        run = AmplifiedRun(0, (), of_run)
+        times = steps_of(lambda step_id, _, run=run: 900 + 7 * run.k("span3", step_id), kinds)
+        runs.append(replace(run, steps=times))
+    pairs = [(span, kind) for span in spans for kind in ("decode", "mixed")]
+    begin_s = time.perf_counter()
+    found = slopes.round_slopes_us(runs, pairs, True)
+    assert time.perf_counter() - begin_s < 2 and len(runs) == 17
+    assert found["span3", "decode"] == pytest.approx(7, abs=1e-3)
+    assert found["span4", "mixed"] == pytest.approx(0, abs=1e-3)
 
 
 def test_a_steps_time_runs_from_device_end_to_device_end_and_the_first_has_none() -> None:
