@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from suite.bill import ArmBill
 from suite.report.comparison_text import sentences
 from suite.report.data import ScenarioData, Series
 from suite.report.tables import token_mark, token_verdicts, tokens_cell, why_no_speed
@@ -14,6 +17,9 @@ MIN_ROUNDS = 5
 
 
 def answer(scenario: ScenarioData) -> str:
+    billed = [one.bill for one in scenario.series if one.bill is not None]
+    if not scenario.measured and billed:
+        return _of_bills(billed)
     if not scenario.measured:
         failed = sum(one.num_failed for one in scenario.series)
         interrupted = sum(one.num_interrupted for one in scenario.series)
@@ -21,6 +27,15 @@ def answer(scenario: ScenarioData) -> str:
     return (
         f"{_tokens(scenario)} {_throughput(scenario)}{_cache(scenario)}{_drafts(scenario)}{_beware(scenario)}"
     )
+
+
+def _of_bills(bills: Sequence[ArmBill]) -> str:
+    """For a folder of `suite cost`, which measures no round by itself."""
+    told = []
+    for bill in bills:
+        decided = sum(line.cost is not None and line.cost.is_decided for line in bill.lines)
+        told.append(f"{bill.arm}: {decided} of {plural(len(bill.lines), 'line')} decided")
+    return f"What the commands of a step cost in place ({'; '.join(told)}): see the bill below."
 
 
 def _tokens(scenario: ScenarioData) -> str:
