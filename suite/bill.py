@@ -19,6 +19,7 @@ from suite.amplification import (
     amplified_costs,
     same_steps,
 )
+from suite.errors import SuiteError
 from suite.record import RunRecord, Status
 from suite.repeatable import in_order
 from suite.slopes import AmplifiedRun
@@ -73,14 +74,9 @@ def _arm_bill(
         for run in completed
         if run.instrument == "off"
     ]
-    seen = next((run for run in completed if run.instrument == "events"), None)
+    steps, spans, why_no_spans = _seen(completed, steps_of, spans_of)
     names = in_order(tuple(dict.fromkeys(span for run in runs for span in run.repeats)))
-    lines = amplified_costs(
-        timed,
-        steps_of(seen.run_id) if seen else None,
-        spans_of(seen.run_id) if seen else (),
-        names,
-    )
+    lines = amplified_costs(timed, steps, spans, names)
     num_rounds = max((line.cost.num_rounds for line in lines if line.cost is not None), default=0)
     return ArmBill(
         scenario=runs[0].scenario,
@@ -89,8 +85,28 @@ def _arm_bill(
         arm=runs[0].arm,
         num_rounds=num_rounds,
         lines=tuple(lines),
-        notes=tuple(_notes(runs, timed, lines, names, num_rounds, seen is not None)),
+        notes=tuple(
+            [*_notes(runs, timed, lines, names, num_rounds, spans), *([why_no_spans] if why_no_spans else ())]
+        ),
     )
+
+
+def _seen(
+    completed: Sequence[RunRecord],
+    steps_of: Callable[[str], Sequence[StepRecord]],
+    spans_of: Callable[[str], Sequence[Span]],
+) -> tuple[Sequence[StepRecord] | None, Sequence[Span], str | None]:
+    """Steps and spans of the run with device spans; without them None, and why."""
+    seen = next((run for run in completed if run.instrument == "events"), None)
+    if seen is None:
+        return None, (), "no run with device spans: n and device us are not known"
+    try:
+        steps, spans = steps_of(seen.run_id), spans_of(seen.run_id)
+    except SuiteError as error:
+        return None, (), f"n and device us are not known: {error}"
+    if not spans:
+        return None, (), f"the spans of {seen.run_id} are gone: n and device us are not known"
+    return steps, spans, None
 
 
 def _notes(
@@ -99,21 +115,23 @@ def _notes(
     lines: Sequence[AmplifiedCost],
     names: Sequence[str],
     num_rounds: int,
-    has_spans: bool,
+    spans: Sequence[Span],
 ) -> Iterable[str]:
     if any(run.tokens is not None and run.tokens.num_wrong > 0 for run in runs):
         yield "the tokens of this arm are wrong: it computes something else than a right one"
-    if num_rounds < MIN_ROUNDS:
+    recorded = {span.name for span in spans}
+    absent = [name for name in names if spans and name not in recorded]
+    if num_rounds < MIN_ROUNDS and len(absent) < len(names):
         yield f"{num_rounds} whole rounds, and {MIN_ROUNDS} are needed to decide anything"
     if lost := sum(run.status is not Status.COMPLETED for run in runs):
         yield f"{lost} of {len(runs)} runs failed or were interrupted, and are left out"
     if others := len(timed) - len(same_steps(timed)):
         yield f"{others} runs took other steps than the first, and are left out"
-    absent = [name for name in names if not any(line.span == name for line in lines)]
-    if has_spans and absent:
+    if absent:
         yield f"no step of this arm has a command of {', '.join(absent)}"
-    if not has_spans:
-        yield "no run with device spans: n and device us are not known"
+    untimed = [name for name in names if name not in absent and not any(line.span == name for line in lines)]
+    if untimed:
+        yield f"not timed, for want of a whole round: {', '.join(untimed)}"
 
 
 def verdict(line: AmplifiedCost) -> str:

@@ -78,7 +78,7 @@ def _shares(
         if kept is None:
             return (), _NO_CEILINGS, None
         found = shares(kept.ceilings, records, spans, get_model(kept.model), named_arm(run.arm))
-    except (ValueError, RunnerError) as error:
+    except (ValueError, RunnerError, SuiteError) as error:
         return (), f"ceilings.json of the run cannot be used: {error}", None
     return tuple(found), None if found else "no step was recorded", kept.ceilings.caveat
 

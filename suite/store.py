@@ -383,8 +383,11 @@ class LoadedRun:
         return _read_table(self.path / REQUESTS / f"{run_id}.parquet", _request_schema())
 
     def ceilings(self) -> Mapping[str, Any]:
-        """The document of write_ceilings; empty where there is none that can be read."""
-        found = _read_json(self.path / CEILINGS, []) if (self.path / CEILINGS).is_file() else None
+        """The document of write_ceilings; empty where there is none. SuiteError for one that is damaged."""
+        path, faults = self.path / CEILINGS, list[str]()
+        found = _read_json(path, faults) if path.is_file() else {}
+        if faults:
+            raise SuiteError(faults[0])
         return found or {}
 
     def spans(self, run_id: str) -> list[Span]:

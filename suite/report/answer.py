@@ -19,13 +19,26 @@ MIN_ROUNDS = 5
 def answer(scenario: ScenarioData) -> str:
     billed = [one.bill for one in scenario.series if one.bill is not None]
     if not scenario.measured and billed:
-        return _of_bills(billed)
+        return f"{_tokens_of_all(scenario)} {_of_bills(billed)}"
     if not scenario.measured:
         failed = sum(one.num_failed for one in scenario.series)
         interrupted = sum(one.num_interrupted for one in scenario.series)
         return f"Cannot tell: no measured run completed ({failed} failed, {interrupted} interrupted)."
     return (
         f"{_tokens(scenario)} {_throughput(scenario)}{_cache(scenario)}{_drafts(scenario)}{_beware(scenario)}"
+    )
+
+
+def _tokens_of_all(scenario: ScenarioData) -> str:
+    """Of every run, measured or not."""
+    verdicts = [verdict for one in scenario.series for verdict in token_verdicts(one)]
+    checked, wrong = (sum(getattr(one, name) for one in verdicts) for name in ("num_checked", "num_wrong"))
+    if not checked:
+        return "Cannot tell whether tokens are right: none was checked."
+    return (
+        f"Tokens are WRONG: {wrong:,} of {checked:,}."
+        if wrong
+        else f"All {checked:,} output tokens are right."
     )
 
 

@@ -191,7 +191,7 @@ def test_after_a_failed_run_nothing_more_is_asked_for(scenario, tmp_path, fails_
 # The bill
 
 
-def bill_of(num_rounds: int, cost_us: float):
+def bill_of(num_rounds: int, cost_us: float, spans_of=lambda _: spans(4)):
     draw = random.Random(4)
     kept = {"seen": steps()}
     runs = [make_run(run_id="seen", arm="refresh", instrument="events", repeats={FLAGS: 1, MERGE: 1})]
@@ -204,7 +204,7 @@ def bill_of(num_rounds: int, cost_us: float):
             )
             given = {"round": number, "repeats": {FLAGS: 101}, "turns": of_run, "scheduling": "sync"}
             runs.append(make_run(run_id=name, arm="refresh", **given))
-    (made,) = arm_bills(runs, kept.__getitem__, lambda _: spans(4))
+    (made,) = arm_bills(runs, kept.__getitem__, spans_of)
     return made
 
 
@@ -330,3 +330,22 @@ def test_the_page_shows_the_bill_with_its_exact_figures_or_how_to_get_one() -> N
     (undecided,) = [row for row in few if row[0].lines[0].text == "decode"]
     assert undecided[6].lines[0].text.startswith("cannot tell: 3 of 5 rounds")
     assert "python -m suite cost" in bill(replace(one, bill=None)).reason
+
+
+def test_spans_that_cannot_be_read_cost_their_own_figures_only() -> None:
+    def damaged(run_id: str):
+        raise SuiteError(f"cannot read {run_id}")
+
+    for spans_of, why in ((damaged, "cannot read seen"), (lambda _: [], "the spans of seen are gone")):
+        told = bill_of(6, 2.0, spans_of)
+        (line,) = [line for line in told.lines if (line.kind, line.span) == ("decode", FLAGS)]
+        assert line.cost is not None and line.cost.is_decided and line.times.device_us is None
+        assert any(why in note for note in told.notes)
+        assert not any("no step of this arm" in note for note in told.notes)
+
+
+def test_what_was_not_timed_is_not_said_to_be_absent() -> None:
+    seen = make_run(run_id="seen", instrument="events", repeats={FLAGS: 1, MERGE: 1})
+    (told,) = arm_bills([seen], lambda _: steps(), lambda _: spans(4))
+    assert any(note == f"not timed, for want of a whole round: {FLAGS}" for note in told.notes)
+    assert any(note == f"no step of this arm has a command of {MERGE}" for note in told.notes)

@@ -171,7 +171,7 @@ def test_shares_of_the_ceilings_known_at_the_time_are_in_summary_and_page(tmp_pa
         (None, "were not known: `python -m suite micro"),
         ("{}", "were not known"),
         ('{"1234567890abcdef": {"model": 3}}', "ceilings.json of the run cannot be used: "),
-        ("[1, 2", "were not known"),
+        ("[1, 2", "ceilings.json of the run cannot be used: "),
     ],
 )
 def test_without_ceilings_there_is_a_reason(content: str | None, reason: str, tmp_path: Path) -> None:
