@@ -16,7 +16,7 @@ from runner.device.base import Device
 from runner.inputs.arms import Arm
 from runner.inputs.batch import InputBatch
 from runner.inputs.compile import StagedStep, StepCompiler
-from runner.inputs.routes import EmbedsRoute, IdsRoute, step_kind
+from runner.inputs.routes import EmbedsRoute, IdsRoute, StepKind
 from runner.measure import Instrument, StepClock, StepRecord, now_ns
 from runner.models import ModelSpec
 from runner.repeats import Turn, repeats_in
@@ -39,6 +39,7 @@ class InFlight:
     plan: StepPlan
     clock: StepClock
     launched_ns: int
+    kind: StepKind
     sampling_rows: tuple[SamplingRow, ...]
     ids_route: IdsRoute
     embeds_route: EmbedsRoute
@@ -104,7 +105,7 @@ class InFlight:
         drafts = sum(row.num_drafts for row in plan.rows)
         return StepRecord(
             step_id=plan.step_id,
-            kind=step_kind(plan),
+            kind=self.kind,
             ids_route=self.ids_route,
             embeds_route=self.embeds_route,
             num_rows=len(plan.rows),
@@ -183,7 +184,7 @@ class Executor:
         with clock.phase("stage"):
             last_rows = {row.request_id: row.row for row in self._last.sampling_rows} if self._last else {}
             step = self._compiler.stage(plan, self._batch, requests, last_rows)
-            label = step_label(step_kind(plan), step.ids.route, step.embeds)
+            label = step_label(step.kind, step.ids.route, step.embeds)
             self._instrument.start_step(plan.step_id, label)
         with clock.phase("wait.fence"):
             self._wait_for_fence()
@@ -215,6 +216,7 @@ class Executor:
             plan=step.plan,
             clock=clock,
             launched_ns=launched_ns,
+            kind=step.kind,
             sampling_rows=self._sampling_rows(step.plan, requests),
             ids_route=step.ids.route,
             embeds_route=step.embeds,

@@ -7,7 +7,7 @@ the device half and the oracle build the same unmodified transformers model from
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
@@ -154,22 +154,14 @@ TINY_GEMMA3_VL = ModelSpec(
 # As wide as a real model and as little else as possible: copies and merges of a step's rows are a share of
 # it that can be seen on a CPU. Its vision tower is the tiny one.
 _LARGE_WIDTH = 2560
-LARGE_GEMMA3_VL = ModelSpec(
+LARGE_GEMMA3_VL = replace(
+    TINY_GEMMA3_VL,
     name="large-gemma3-vl",
-    family="gemma3",
     hidden_size=_LARGE_WIDTH,
     num_layers=2,
     num_heads=2,
     num_kv_heads=1,
-    head_dim=64,
-    vocab_size=4096,
-    max_position=4096,
-    eos_token_id=1,
-    sliding_window=32,
-    reserved_ids=frozenset({0, 1, 2, 4093, 4094, 4095}),
-    vision=_TINY_GEMMA3_VISION,
-    rope="1d",
-    weight_std=0.03,
+    weight_std=0.03,  # times the root of the width as much as the tiny one's, so that positions tell
     weight_seed=20240604,
     hf_config={
         **TINY_GEMMA3_VL.hf_config,

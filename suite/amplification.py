@@ -15,12 +15,9 @@ import numpy as np
 
 from runner.measure import StepRecord
 from runner.spans import Span
+from suite.ratios import MIN_ROUNDS, quantile
 from suite.slopes import AmplifiedRun, Pair, round_slopes_us, step_times_us, waits_for_host
 
-MIN_ROUNDS = 5
-"""Fewer decide nothing."""
-
-CONFIDENCE = 0.95
 TRIMMED = 0.25
 """Of a run's steps, on either side, for the time of one without repeats."""
 
@@ -95,13 +92,10 @@ def middle_mean(values: Iterable[float]) -> float:
 
 def estimate(values_us: Sequence[float]) -> Estimate:
     """The mean of independent values, with Student's interval from two on. ValueError for none."""
-    from scipy import stats
-
     count, mean = len(values_us), statistics.fmean(values_us)
     if count < 2:
         return Estimate(mean, None, None, count)
-    quantile = float(stats.t.ppf((1 + CONFIDENCE) / 2, count - 1))
-    half = quantile * statistics.stdev(values_us) / math.sqrt(count)
+    half = quantile(count) * statistics.stdev(values_us) / math.sqrt(count)
     return Estimate(mean, mean - half, mean + half, count)
 
 

@@ -155,13 +155,17 @@ def _tag(value: object, kinds: Mapping[str, type[StrictModel]]) -> str:
     return kind_tag(value["kind"] if isinstance(value, Mapping) else value, kinds)
 
 
-Process = Annotated[
+_TaggedProcess = (
     Annotated[AllAtOnce, Tag("<all_at_once>")]
     | Annotated[ClosedLoop, Tag("<closed_loop>")]
     | Annotated[Constant, Tag("<constant>")]
     | Annotated[Poisson, Tag("<poisson>")]
     | Annotated[Gamma, Tag("<gamma>")]
-    | Annotated[Ramp, Tag("<ramp>")],
+    | Annotated[Ramp, Tag("<ramp>")]
+)
+
+Process = Annotated[
+    _TaggedProcess,
     Discriminator(lambda value: _tag(value, _PROCESSES)),
     BeforeValidator(lambda value: _checked(value, _PROCESSES)),
 ]
@@ -219,13 +223,7 @@ class TraceReplay(_OpenLoop):
 _KINDS: Mapping[str, type[StrictModel]] = {**_PROCESSES, "trace": TraceReplay}
 
 Arrivals = Annotated[
-    Annotated[AllAtOnce, Tag("<all_at_once>")]
-    | Annotated[ClosedLoop, Tag("<closed_loop>")]
-    | Annotated[Constant, Tag("<constant>")]
-    | Annotated[Poisson, Tag("<poisson>")]
-    | Annotated[Gamma, Tag("<gamma>")]
-    | Annotated[Ramp, Tag("<ramp>")]
-    | Annotated[TraceReplay, Tag("<trace>")],
+    _TaggedProcess | Annotated[TraceReplay, Tag("<trace>")],
     Discriminator(lambda value: _tag(value, _KINDS)),
     BeforeValidator(lambda value: _checked(value, _KINDS)),
 ]

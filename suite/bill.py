@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from runner.measure import StepRecord
 from runner.spans import Span
 from suite.amplification import (
-    CONFIDENCE,
     KINDS,
-    MIN_ROUNDS,
     AmplifiedCost,
     amplified_costs,
     same_steps,
 )
 from suite.errors import SuiteError
+from suite.ratios import CONFIDENCE, MIN_ROUNDS
 from suite.record import RunRecord, Status
 from suite.repeatable import in_order
 from suite.slopes import AmplifiedRun

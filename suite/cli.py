@@ -255,10 +255,9 @@ def cost(
     from suite.cost import CostLimits
 
     options = _options(device, arm, rounds, overrides, seed)
-    if not output_dir:
-        raise SuiteError("--output-dir '': it is empty; name a folder")
+    place = _place(output_dir)
     limits = CostLimits.of(budget_s, only)
-    code = commands.cost(scenario, options, limits, Path(output_dir), _screen(is_json))
+    code = commands.cost(scenario, options, limits, place, _screen(is_json))
     _finish_output()
     _leave(code)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,22 +79,17 @@ def run(
     if is_dry_run:
         screen.show(_plan_lines(plan), plan.document())
         return EXIT_FINE
-    folder = RunFolder.create(output_dir, label or plan.label)
-    folder.write_config(plan.document())
-    environment = capture(sys.argv[1:])
-    folder.write_environment(environment.model_dump(mode="json"))
-
+    folder, keep_device = _open_folder(plan, output_dir, label or plan.label)
     names: list[str] = []
 
-    def keep_device(device: DeviceFacts) -> None:
+    def on_device(device: DeviceFacts) -> None:
         names.append(device.name)
-        known = environment.model_copy(update={"device": device})
-        folder.write_environment(known.model_dump(mode="json"))
+        keep_device(device)
 
     stop = Stop()
     with stop.on_interrupt():
         with make_progress(make_progress_console(sys.stderr), plan) as progress:
-            experiment = Experiment(plan, folder.path, progress, stop, folder.append_run, keep_device)
+            experiment = Experiment(plan, folder.path, progress, stop, folder.append_run, on_device)
             records = experiment.run()
         name = names[0] if names else None
         folder.write_ceilings(to_document(of_cases(plan.cases, plan.device, name)))
@@ -109,6 +104,20 @@ def run(
     return exit_code(records, published.is_interrupted)
 
 
+def _open_folder(plan: Plan, output_dir: Path, label: str) -> tuple[RunFolder, Callable[[DeviceFacts], None]]:
+    """A new folder with the plan and the environment in it, and what adds the device once it is known."""
+    folder = RunFolder.create(output_dir, label)
+    folder.write_config(plan.document())
+    environment = capture(sys.argv[1:])
+    folder.write_environment(environment.model_dump(mode="json"))
+
+    def keep_device(device: DeviceFacts) -> None:
+        known = environment.model_copy(update={"device": device})
+        folder.write_environment(known.model_dump(mode="json"))
+
+    return folder, keep_device
+
+
 def cost(
     path: Path,
     options: Options,
@@ -121,15 +130,7 @@ def cost(
     The folder gets a summary and a page as that of a run does.
     """
     plan = cost_plan(path, options)
-    folder = RunFolder.create(output_dir, f"{plan.label}-cost")
-    folder.write_config(plan.document())
-    environment = capture(sys.argv[1:])
-    folder.write_environment(environment.model_dump(mode="json"))
-
-    def keep_device(device: DeviceFacts) -> None:
-        known = environment.model_copy(update={"device": device})
-        folder.write_environment(known.model_dump(mode="json"))
-
+    folder, keep_device = _open_folder(plan, output_dir, f"{plan.label}-cost")
     stop, schedule = Stop(), CostSchedule(limits, folder.path)
 
     def keep(record: RunRecord) -> None:

@@ -13,11 +13,12 @@ from pathlib import Path
 
 from runner.measure import StepRecord
 from runner.spans import Span
-from suite.amplification import KINDS, MIN_ROUNDS, CommandTimes, command_times, largest_k
+from suite.amplification import KINDS, CommandTimes, command_times, largest_k
 from suite.arms import named_arm, why_not
 from suite.bill import arm_bills, documents, text_lines
 from suite.errors import SuiteError
 from suite.plan import Options, Plan, PlannedCase, PlannedRun, for_bill, make_plan, timed_device
+from suite.ratios import MIN_ROUNDS
 from suite.record import RunRecord, Status
 from suite.repeatable import MAX_REPEATS, repeatable_spans
 from suite.scenario import Scenario, load_scenario

@@ -38,8 +38,6 @@ SHUFFLE = re.compile(r"shuffle:[0-9]+")
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 PATTERN = "*.yaml"
 MAX_ROUNDS = 10_000
-MIN_AMPLIFIED_ROUNDS = 5
-"""Fewer decide nothing (suite/amplification.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +165,7 @@ class PlannedCase:
     def _amplified(self) -> list[PlannedRun]:
         """Of each arm a run to be replayed and one with instruments; then rounds, each of them shuffled."""
         first = [run for arm in self.arms for run in self.first_amplified(arm, tuple(self.amplify))]
-        num_rounds = max(self.rounds if self.until is None else 0, MIN_AMPLIFIED_ROUNDS)
+        num_rounds = max(self.rounds if self.until is None else 0, MIN_ROUNDS)
         rounds = [self.amplified_round(number, self.arms, self.amplify) for number in range(num_rounds)]
         return [*first, *(run for one_round in rounds for run in one_round)]
 

@@ -20,6 +20,7 @@ from typing import BinaryIO, Self
 
 import psutil
 
+from suite.child_environment import child_environment
 from suite.protocol import (
     Close,
     Finished,
@@ -79,7 +80,7 @@ class WorkerProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
-            env=_environment(),
+            env=child_environment(),
             start_new_session=True,
             bufsize=0,
         )
@@ -193,13 +194,6 @@ def _unnamed_file() -> BinaryIO:
     descriptor, name = tempfile.mkstemp()
     Path(name).unlink()
     return os.fdopen(descriptor, "w+b")
-
-
-def _environment() -> dict[str, str]:
-    """The suite's own, with its packages on the path from any folder and UTF-8 in any locale."""
-    root = str(Path(__file__).resolve().parent.parent)
-    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUTF8": "1"}
 
 
 def _ending(code: int) -> str:

@@ -43,7 +43,7 @@ from runner.core import RequestState, StepPlan
 from runner.inputs import staging
 from runner.inputs.arms import Arm
 from runner.inputs.batch import InputBatch
-from runner.inputs.routes import EmbedsRoute, SampledRoute, embeds_route, sampled_route
+from runner.inputs.routes import EmbedsRoute, SampledRoute, StepKind, embeds_route, sampled_route, step_kind
 from runner.inputs.staging import HostBuffers, PackedStep
 from runner.models import ModelSpec
 
@@ -55,6 +55,7 @@ class StagedStep:
     """A step whose metadata is written: all that the rest of compiling needs to know."""
 
     plan: StepPlan
+    kind: StepKind
     packed: PackedStep
     ids: SampledRoute
     embeds: EmbedsRoute
@@ -114,7 +115,7 @@ class StepCompiler:
         )
         target = self._host[ring("step_metadata", plan.step_id)]
         staging.write_metadata(target, layout, packed, ids, sources, firsts)
-        return StagedStep(plan, packed, ids, embeds, layout)
+        return StagedStep(plan, step_kind(plan), packed, ids, embeds, layout)
 
     def compile(self, step: StagedStep, requests: Mapping[str, RequestState]) -> list[Command]:
         """Write the input buffers and give the step's commands."""

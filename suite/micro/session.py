@@ -12,7 +12,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from pydantic import ValidationError
 
@@ -20,6 +19,7 @@ from runner.models import ModelSpec, get_model
 from runner.spans import LEVELS, Level
 from suite.ceiling_store import fingerprint, load
 from suite.ceilings import Ceilings
+from suite.child_environment import child_environment
 from suite.errors import SuiteError
 from suite.micro.catalogue import CEILINGS, Row
 from suite.micro.median import Estimate
@@ -149,7 +149,7 @@ def _child(command: Sequence[str], errors: int, order: Order) -> Iterator[subpro
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=errors,
-        env=_environment(),
+        env=child_environment(),
         start_new_session=True,
     )
     assert process.stdin is not None and process.stdout is not None
@@ -197,10 +197,3 @@ def _tail(descriptor: int) -> str:
     size = os.fstat(descriptor).st_size
     text = os.pread(descriptor, _TAIL_BYTES, max(0, size - _TAIL_BYTES)).decode("utf-8", "replace").strip()
     return f"; its last words:\n{text}" if text else ""
-
-
-def _environment() -> dict[str, str]:
-    """The suite's own, with its packages on the path from any folder and UTF-8 in any locale."""
-    root = str(Path(__file__).resolve().parents[2])
-    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUTF8": "1"}

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from suite.child_environment import child_environment
 from suite.errors import SuiteError
 from suite.plan import CUDA, Options, Plan, make_plan
 from suite.profile.capture import Capture
@@ -71,7 +72,7 @@ def run_under_nsys(scenario: Path, plan: Plan, arm: str, output_dir: Path) -> Pr
         report = folder / _REPORT
         program = run_command(scenario, plan, arm, folder)
         command = profile_command(nsys, report, program, plan.device == CUDA, plan.options.has_window)
-        said = _run(command, profile_environment(_environment()))
+        said = _run(command, profile_environment(child_environment()))
         run_dir = _run_in(folder, said)
         written = written_report(report)
         if written is not None:
@@ -93,7 +94,7 @@ def run_under_torch(scenario: Path, plan: Plan, arm: str, output_dir: Path) -> P
     """
     with _making(output_dir) as folder:
         command = [*run_command(scenario, plan, arm, folder), "--torch-trace"]
-        said = _run(command, _environment())
+        said = _run(command, child_environment())
         kept = _keep(_run_in(folder, said), output_dir)
     loaded = load_run(kept)
     traced = [run for run in loaded.runs if (kept / TRACES / f"{run.run_id}.json").is_file()]
@@ -155,12 +156,6 @@ def _suite() -> list[str]:
     code = f"import os; os.umask({umask}); from suite.cli import main; main()"
     # -P: a file of the user's named like one of our packages must not be imported in its place.
     return [sys.executable, "-P", "-c", code]
-
-
-def _environment() -> dict[str, str]:
-    root = str(Path(__file__).resolve().parents[2])
-    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUTF8": "1"}
 
 
 @contextmanager

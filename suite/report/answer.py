@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from suite.bill import ArmBill
+from suite.ratios import MIN_ROUNDS
 from suite.report.comparison_text import sentences
 from suite.report.data import ScenarioData, Series
 from suite.report.tables import token_mark, token_verdicts, tokens_cell, why_no_speed
@@ -12,8 +13,6 @@ from suite.report.wording import median, number, plural, quantity, sample_count,
 
 THROUGHPUT = "output_throughput"
 HIT_RATE = "prefix_cache_hit_rate"
-MIN_ROUNDS = 5
-"""Rounds of an arm before anything is said of whether two arms differ."""
 
 
 def answer(scenario: ScenarioData) -> str:

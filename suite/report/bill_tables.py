@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from suite.amplification import CONFIDENCE, AmplifiedCost
+from suite.amplification import AmplifiedCost
 from suite.bill import ArmBill, verdict
+from suite.ratios import CONFIDENCE
 from suite.report.data import Series
 from suite.report.tables import Cell, Line, Table, figure, text
 from suite.report.wording import plural, quantity, undefined

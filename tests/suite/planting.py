@@ -24,7 +24,8 @@ from runner.inputs.arms import ARMS
 from runner.measure import StepRecord
 from runner.models import TINY_GEMMA3_VL, ModelSpec
 from runner.repeats import NO_REPEATS, Turn
-from suite.amplification import MIN_ROUNDS, Estimate, estimate, largest_k, plain_step_us, slopes_us
+from suite.amplification import Estimate, estimate, largest_k, plain_step_us, slopes_us
+from suite.ratios import MIN_ROUNDS
 from suite.repeatable import MAX_REPEATS
 from suite.replay import ReplayedArrivals
 from suite.scenario import Case, expand, load_scenario

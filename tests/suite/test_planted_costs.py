@@ -1,7 +1,7 @@
 """A wait put into one command of the device, and of the host, is what amplification finds.
 
 One of each size; tools/planted_costs.py makes a series of each. What a step loses by a wait is more than the
-wait: seen on two shared cores were 1.1 to 1.25 µs a µs, whole runs with and without it told the same.
+wait: seen on two shared cores were 1.1 to 1.3 µs a µs, whole runs with and without it told the same.
 """
 
 from __future__ import annotations
