@@ -20,6 +20,7 @@ from suite.yaml_source import KeyPath, Place, Source, dotted, parse_value, show
 _MAX_CASES = 1_000
 _SWEPT = ("model", "seed", "runner.", "traffic.")
 _TRACE_PATH: KeyPath = ("traffic", "arrivals", "path")
+_RECORDED_PATH: KeyPath = ("traffic", "steps", "recorded")
 _EMBEDS_PATHS: KeyPath = ("traffic", "embeds_files")
 
 
@@ -55,18 +56,26 @@ def _mapping(value: object) -> Mapping[str, Any]:
 def with_paths(source: Source) -> Source:
     """Every path made absolute: of traces and of embeddings, in the scenario and among swept values."""
     for path in (_TRACE_PATH, *_items(source, _EMBEDS_PATHS)):
-        source = _with_path(source, path, ())
+        source = _with_path(source, path)
+    source = _with_path(source, _RECORDED_PATH, is_folder_wanted=True)
     for key, values in _mapping(source.data.get("sweep")).items():
         if not isinstance(values, list):
             continue
         names = tuple(key.split("."))
         for index in range(len(values)):
-            swept: KeyPath = ("sweep", key, index)
-            if names == _TRACE_PATH[: len(names)]:
-                source = _with_path(source, swept, _TRACE_PATH[len(names) :])
-            elif names == _EMBEDS_PATHS:
-                for path in _items(source, swept):
-                    source = _with_path(source, path, ())
+            source = _with_swept_paths(source, names, ("sweep", key, index))
+    return source
+
+
+def _with_swept_paths(source: Source, names: KeyPath, swept: KeyPath) -> Source:
+    """The source with the paths in one value of a sweep over the key `names`."""
+    for known in (_TRACE_PATH, _RECORDED_PATH):
+        if names == known[: len(names)]:
+            is_folder = known == _RECORDED_PATH
+            source = _with_path(source, swept, known[len(names) :], is_folder_wanted=is_folder)
+    if names == _EMBEDS_PATHS:
+        for path in _items(source, swept):
+            source = _with_path(source, path)
     return source
 
 
@@ -76,10 +85,13 @@ def _items(source: Source, path: KeyPath) -> list[KeyPath]:
     return [(*path, index) for index in range(len(found))] if isinstance(found, list) else []
 
 
-def _with_path(source: Source, path: KeyPath, below: KeyPath) -> Source:
+def _with_path(
+    source: Source, path: KeyPath, below: KeyPath = (), *, is_folder_wanted: bool = False
+) -> Source:
     """The source with the text at `path`, or at `below` inside it, made a path that exists."""
     written = source.get(path)
-    resolved = _resolved_inside(written, below, partial(_existing_path, source, path))
+    resolve = partial(_existing_path, source, path, is_folder_wanted)
+    resolved = _resolved_inside(written, below, resolve)
     return source if resolved == written else source.replaced(path, resolved, source.place(path))
 
 
@@ -92,7 +104,11 @@ def _resolved_inside(value: object, below: KeyPath, resolve: Callable[[str], str
     return {**value, str(below[0]): _resolved_inside(value[below[0]], below[1:], resolve)}
 
 
-def _existing_path(source: Source, path: KeyPath, written: str) -> str:
+def _is_traffic_file(path: Path) -> bool:
+    return path.is_file() or any(path.glob(f"*{TRACE_END}"))  # a folder of clients
+
+
+def _existing_path(source: Source, path: KeyPath, is_folder_wanted: bool, written: str) -> str:
     """A relative path is taken from the scenario's folder where the file says it, from the current
     directory where an option does; each is tried after the other.
     """
@@ -103,19 +119,20 @@ def _existing_path(source: Source, path: KeyPath, written: str) -> str:
     tried = list(dict.fromkeys((folder / written).absolute() for folder in folders))
     try:
         for candidate in tried:
-            if candidate.is_file() or any(candidate.glob(f"*{TRACE_END}")):  # a folder of clients
+            if candidate.is_dir() if is_folder_wanted else _is_traffic_file(candidate):
                 return str(candidate.resolve())
     except (OSError, ValueError) as error:
         raise SuiteError(f"{place.text}: {dotted(path)} is {show(written)}; no such path: {error}") from None
     is_folder = next((candidate for candidate in tried if candidate.is_dir()), None)
-    if is_folder is not None:
+    if is_folder is not None and not is_folder_wanted:
         raise SuiteError(f"{place.text}: {dotted(path)} is {show(written)}, a directory; name a file in it")
+    wanted = "folder" if is_folder_wanted else "file"
     order = "the scenario's folder, then the current directory"
     if place.is_option:
         order = "the current directory, then the scenario's folder"
     raise SuiteError(
-        f"{place.text}: {dotted(path)} is {show(written)}, no file; tried {' and '.join(map(str, tried))} "
-        f"(relative paths are taken from {order}): correct the path"
+        f"{place.text}: {dotted(path)} is {show(written)}, no {wanted}; tried "
+        f"{' and '.join(map(str, tried))} (relative paths are taken from {order}): correct the path"
     )
 
 

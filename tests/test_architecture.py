@@ -144,7 +144,12 @@ LAYERS = (
             *under("suite", "scenario_source schema store summary token_case torch_file traffic"),
             *under("suite", "child_environment instrumented_runs kept_ceilings step_costs worker_process"),
             *under("suite", "workload yaml_source"),
-            *under("suite", "attribution break_even comparison goodput pace vllm_requests"),
+            *under(
+                "suite",
+                "comparison goodput pace vllm_requests",
+            ),
+            *under("suite", "attribution break_even"),
+            *under("suite", "step_list step_list_check step_list_plan step_list_recorded"),
             *under("suite/traces", "azure_llm azure_lmm azure_lmm_rebased base block_lengths burstgpt"),
             *under("suite/traces", "lines mooncake opening reading sample servegen servegen_dataset vidur"),
         ),
@@ -184,7 +189,7 @@ LAYERS = (
     ),
     Layer(
         "explain",
-        under("suite", "command_costs explain prediction"),
+        under("suite", "command_costs explain prediction step_list_commands"),
         libraries=("numpy",),
         own=(*FACTS, "runner.commands", "runner.device.null", "runner.engine", "suite"),
         not_own=("suite.oracle", "suite.worker", "suite.report"),
