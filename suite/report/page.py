@@ -15,7 +15,16 @@ import plotly
 import plotly.offline
 from markupsafe import Markup
 
-from suite.report import bill_tables, chart, comparisons, figures, span_figures, span_tables, tables
+from suite.report import (
+    attribution_tables,
+    bill_tables,
+    chart,
+    comparisons,
+    figures,
+    span_figures,
+    span_tables,
+    tables,
+)
 from suite.report.answer import answer
 from suite.report.chart import Chart
 from suite.report.data import ReportData, ScenarioData, Series
@@ -52,6 +61,8 @@ class Section:
     left_out: tuple[str, ...]
     details: tuple[Detail, ...]
     comparisons: Table
+    attribution: Table
+    break_even: Table
     metrics: Table
     tokens: Table
     has_wrong_tokens: bool
@@ -148,6 +159,8 @@ def _section(scenario: ScenarioData, max_points: int) -> Section:
         left_out=tuple(f"{one.label} ({tables.why_no_speed(one)})" for one in left_out),
         details=tuple(_detail(one, max_points) for one in series),
         comparisons=comparisons.table(scenario),
+        attribution=attribution_tables.table(scenario),
+        break_even=attribution_tables.break_even(scenario),
         metrics=tables.all_metrics(scenario),
         tokens=tables.request_tokens(scenario),
         has_wrong_tokens=any(tables.token_mark(one) == "wrong" for one in series),
