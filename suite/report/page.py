@@ -15,11 +15,12 @@ import plotly
 import plotly.offline
 from markupsafe import Markup
 
-from suite.report import bill_tables, chart, comparisons, figures, span_figures, span_tables, tables
+from suite.report import chart, span_tables, tables
 from suite.report.answer import answer
 from suite.report.chart import Chart
-from suite.report.data import ReportData, ScenarioData, Series
-from suite.report.tables import Table
+from suite.report.data import ReportData, ScenarioData
+from suite.report.panels import Panel
+from suite.report.scenario_panels import of_scenario
 from suite.report.wording import undefined
 
 MAX_POINTS = 100_000  # on the whole page: about 3 MB of text
@@ -30,31 +31,12 @@ DARK_THEME = {"text": "#e6e9ed", "grid": "#333b45", "axis": "#9aa4af", "paper": 
 
 
 @dataclass(frozen=True, slots=True)
-class Detail:
-    """The charts and tables of one arm of one case."""
-
-    label: str
-    charts: tuple[Chart, ...]
-    tables: tuple[Table, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Section:
-    """One scenario's part of the page. `latencies`: a heading and three charts, for a few series each.
-
-    `left_out` names the series that no chart of speed shows, and why.
-    """
+    """One scenario's part of the page: its answer, and its panels in order."""
 
     scenario: ScenarioData
     answer: str
-    throughput: Chart
-    latencies: tuple[tuple[str, list[Chart]], ...]
-    left_out: tuple[str, ...]
-    details: tuple[Detail, ...]
-    comparisons: Table
-    metrics: Table
-    tokens: Table
-    has_wrong_tokens: bool
+    panels: tuple[Panel, ...]
     config: str
 
 
@@ -137,37 +119,11 @@ def _finite(value: object) -> object:
 
 
 def _section(scenario: ScenarioData, max_points: int) -> Section:
-    series = scenario.series
-    left_out = [one for one in series if tables.why_no_speed(one)]
-    judged = [one for one in series if not tables.why_no_speed(one)]
     return Section(
         scenario=scenario,
         answer=answer(scenario),
-        throughput=figures.throughput(judged),
-        latencies=tuple(figures.latency_charts(judged, max_points)),
-        left_out=tuple(f"{one.label} ({tables.why_no_speed(one)})" for one in left_out),
-        details=tuple(_detail(one, max_points) for one in series),
-        comparisons=comparisons.table(scenario),
-        metrics=tables.all_metrics(scenario),
-        tokens=tables.request_tokens(scenario),
-        has_wrong_tokens=any(tables.token_mark(one) == "wrong" for one in series),
+        panels=of_scenario(scenario, max_points),
         config=json.dumps(scenario.config or {}, indent=2, ensure_ascii=False, default=str),
-    )
-
-
-def _detail(one: Series, max_points: int) -> Detail:
-    charts = (
-        *(figures.step_times(one), figures.batch_over_time(one, max_points), figures.uploads(one)),
-        span_figures.spans(one),
-    )
-    return Detail(
-        one.label,
-        charts,
-        (
-            *(span_tables.spans(one), span_tables.idle(one), bill_tables.bill(one)),
-            span_tables.ceiling_shares(one),
-            *(tables.step_times(one), tables.routes(one), tables.uploads(one)),
-        ),
     )
 
 
