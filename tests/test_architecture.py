@@ -266,8 +266,8 @@ LAYERS = (
         "report",
         under(
             "suite/report",
-            "answer bill_tables chart comparison_text comparisons data figures page panels samples "
-            "scenario_panels span_figures span_tables tables wording",
+            "answer bill_tables chart choice comparison_text comparisons data figures page panels point "
+            "prices samples scenario_panels span_figures span_tables tables wording",
         ),
         libraries=("numpy", "pandas", "plotly", "jinja2", "markupsafe"),
         own=(

@@ -153,6 +153,15 @@ class ScenarioData:
     series: tuple[Series, ...]
     notes: tuple[str, ...]
     comparisons: tuple[Comparison, ...] = ()
+    file: str = "SCENARIO"  # as the command line named it, so that a command can be copied
+
+    @property
+    def gates(self) -> Mapping[str, float]:
+        """What a good request meets: name -> ms; empty where the scenario sets none."""
+        gates = (self.config or {}).get("goodput")
+        return (
+            {str(key): value for key, value in gates.items() if value} if isinstance(gates, Mapping) else {}
+        )
 
     @property
     def measured(self) -> tuple[Series, ...]:
@@ -206,6 +215,8 @@ def from_loaded(
         for name in names
     )
     scenarios = tuple(_with_bills(_with_comparisons(one, comparisons), bills) for one in scenarios)
+    command_line = str(loaded.environment.get("command_line") or "")
+    scenarios = tuple(replace(one, file=scenario_file(command_line, one.name)) for one in scenarios)
     return ReportData(
         scenarios=scenarios,
         unmeasured=tuple(
@@ -220,6 +231,13 @@ def from_loaded(
         warnings=tuple(loaded.warnings),
         run_labels={record.run_id: run_label(record) for record in records},
     )
+
+
+def scenario_file(command_line: str, name: str) -> str:
+    """The argument of a command line that names a scenario's file; "SCENARIO" where it cannot be known."""
+    files = [word for word in command_line.split() if word.endswith((".yaml", ".yml"))]
+    files = [word for word in files if word.rpartition("/")[2].rpartition(".")[0] == name]
+    return files[0] if files else "SCENARIO"
 
 
 def _with_bills(scenario: ScenarioData, bills: Sequence[ArmBill]) -> ScenarioData:

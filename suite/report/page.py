@@ -16,10 +16,11 @@ import plotly.offline
 from markupsafe import Markup
 
 from suite.report import chart, span_tables, tables
-from suite.report.answer import answer
+from suite.report.answer import points
 from suite.report.chart import Chart
 from suite.report.data import ReportData, ScenarioData
 from suite.report.panels import Panel
+from suite.report.point import Point
 from suite.report.scenario_panels import of_scenario
 from suite.report.wording import undefined
 
@@ -35,9 +36,8 @@ class Section:
     """One scenario's part of the page: its answer, and its panels in order."""
 
     scenario: ScenarioData
-    answer: str
+    points: tuple[Point, ...]
     panels: tuple[Panel, ...]
-    config: str
 
 
 class _Blocks:
@@ -79,7 +79,6 @@ def render(data: ReportData) -> str:
             ),
             command=str(data.environment.get("command_line") or undefined("not recorded")),
             definitions=tables.definitions(data),
-            instruments=span_tables.instruments(data),
             silent_waits=span_tables.silent_waits(data),
             num_warmup=sum(one.num_warmup for one in data.series),
             num_instrumented=sum(one.num_instrumented for one in data.series),
@@ -119,12 +118,7 @@ def _finite(value: object) -> object:
 
 
 def _section(scenario: ScenarioData, max_points: int) -> Section:
-    return Section(
-        scenario=scenario,
-        answer=answer(scenario),
-        panels=of_scenario(scenario, max_points),
-        config=json.dumps(scenario.config or {}, indent=2, ensure_ascii=False, default=str),
-    )
+    return Section(scenario, points(scenario), of_scenario(scenario, max_points))
 
 
 def _title(data: ReportData) -> str:

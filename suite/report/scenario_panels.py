@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,7 @@ from suite.report.chart import Chart
 from suite.report.data import ScenarioData, Series
 from suite.report.panels import TITLES, Detail, Panel, in_order
 from suite.report.tables import Table
+from suite.report.wording import undefined
 
 _NO_ARM = "no run was started"
 
@@ -92,10 +94,11 @@ def requests(scenario: ScenarioData, max_points: int) -> Panel:
         "panel-requests",
         f"How long requests waited, and how much came out each second.{told}",
         charts=(figures.throughput(judged),),
-        tables=(tables.all_metrics(scenario),),
+        tables=(tables.more_verdicts(scenario),),
         num_columns=3,
-        details=tuple(
-            Detail(heading or "Latencies", tuple(charts), (), is_open=True) for heading, charts in groups
+        details=(
+            *(Detail(heading or "Latencies", tuple(charts), is_open=True) for heading, charts in groups),
+            Detail("Every metric", tables=(tables.all_metrics(scenario),)),
         ),
     )
 
@@ -109,10 +112,23 @@ def tokens(scenario: ScenarioData) -> Panel:
 
 
 def believe(scenario: ScenarioData) -> Panel:
+    config = json.dumps(scenario.config or {}, indent=2, ensure_ascii=False, default=str)
+    is_known = bool(scenario.config)
     return _panel(
         "panel-believe",
-        "The noise of this machine, what it could have told apart, and what was done to the workload.",
-        tables=(comparisons.table(scenario),),
+        "The noise of this machine, what could have been told apart, what the instruments cost, and what was "
+        "done to the workload.",
+        tables=(
+            comparisons.table(scenario),
+            span_tables.instruments(scenario),
+            tables.workload_notes(scenario),
+        ),
+        details=(
+            Detail(
+                "Resolved scenario",
+                text=config if is_known else undefined("the run folder holds no configuration of it"),
+            ),
+        ),
     )
 
 
