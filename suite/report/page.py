@@ -24,6 +24,7 @@ from suite.report.point import Point
 from suite.report.scenario_panels import of_scenario
 from suite.report.wording import undefined
 
+_SCRIPTS = ("theme.js", "charts.js", "tables.js", "downloads.js", "page.js")  # what a later one uses first
 MAX_POINTS = 100_000  # on the whole page: about 3 MB of text
 CURVES_PER_SERIES = 8  # three ECDFs and five lines over time
 POINTS_OF_A_CURVE = (60, 2000)
@@ -136,7 +137,7 @@ def _assets() -> Mapping[str, Markup]:
     folder = resources.files("suite.report") / "templates"
     return {
         "style": Markup((folder / "page.css").read_text(encoding="utf-8")),
-        "script": Markup((folder / "page.js").read_text(encoding="utf-8")),
+        "script": Markup("\n".join((folder / name).read_text(encoding="utf-8") for name in _SCRIPTS)),
         "plotly_js": Markup(plotly.offline.get_plotlyjs()),
     }
 
