@@ -18,6 +18,7 @@ from suite.verdict import Word
 THROUGHPUT = "output_throughput"
 _WHICH, _SURE, _SPEED = "Which arm", "How sure", "Speed"
 _MAX_ARMS = 3
+_MAX_SENTENCES = 1
 
 
 def points(scenario: ScenarioData) -> tuple[Point, ...]:
@@ -152,7 +153,7 @@ def _by_word(found: Iterable[Comparison]) -> dict[Word, list[Comparison]]:
 def _how_sure(compared: Sequence[Comparison], ceilings: frozenset[str]) -> str:
     """The evidence of the arm that is named first, of a few others, and what could have been seen at all."""
     ordered = sorted(compared, key=lambda one: (one.arm in ceilings, -_gain(one)))
-    told = sentences(ordered)
+    told = sentences(ordered, max_sentences=_MAX_SENTENCES)
     seen = [one.smallest_effect for one in compared if one.smallest_effect is not None]
     if seen:
         least = min(seen)

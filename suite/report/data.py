@@ -13,7 +13,9 @@ from typing import Any, Protocol
 
 import pandas as pd
 
+from suite.attribution import Line
 from suite.bill import ArmBill
+from suite.break_even import Cell
 from suite.comparison import Comparison
 from suite.control import control_verdict
 from suite.metrics import CACHING_OFF, DEFINITIONS, SPECULATION_OFF, Definition
@@ -145,7 +147,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class ScenarioData:
-    """One scenario: its resolved configuration and every arm of every case, in the order they ran."""
+    """One scenario: its resolved configuration and every arm of every case."""
 
     name: str
     description: str
@@ -153,6 +155,8 @@ class ScenarioData:
     series: tuple[Series, ...]
     notes: tuple[str, ...]
     comparisons: tuple[Comparison, ...] = ()
+    attribution: tuple[Line, ...] = ()  # of its cases that replay a list of steps
+    break_even: tuple[Cell, ...] = ()  # of its sweep, where it has one
     file: str = "SCENARIO"  # as the command line named it, so that a command can be copied
 
     @property
@@ -202,6 +206,8 @@ def from_loaded(
     costs: Mapping[ArmKey, StepCosts] = MappingProxyType({}),
     comparisons: Sequence[Comparison] = (),
     bills: Sequence[ArmBill] = (),
+    attribution: Sequence[Line] = (),
+    break_even: Sequence[Cell] = (),
 ) -> ReportData:
     """Everything the page shows, out of a run folder that `loaded` has opened, and what was made of it."""
     findings = _findings(loaded.summary)
@@ -217,6 +223,7 @@ def from_loaded(
     scenarios = tuple(_with_bills(_with_comparisons(one, comparisons), bills) for one in scenarios)
     command_line = str(loaded.environment.get("command_line") or "")
     scenarios = tuple(replace(one, file=scenario_file(command_line, one.name)) for one in scenarios)
+    scenarios = tuple(_with_attribution(one, attribution, break_even) for one in scenarios)
     return ReportData(
         scenarios=scenarios,
         unmeasured=tuple(
@@ -250,6 +257,16 @@ def _with_comparisons(scenario: ScenarioData, comparisons: Sequence[Comparison])
     return replace(scenario, comparisons=tuple(one for one in comparisons if one.scenario == scenario.name))
 
 
+def _with_attribution(
+    scenario: ScenarioData, attribution: Sequence[Line], break_even: Sequence[Cell]
+) -> ScenarioData:
+    return replace(
+        scenario,
+        attribution=tuple(one for one in attribution if one.scenario == scenario.name),
+        break_even=tuple(one for one in break_even if one.scenario == scenario.name),
+    )
+
+
 def run_label(record: RunRecord) -> str:
     case = "" if record.case_label == record.scenario else f" · {record.case_label}"
     return f"{record.scenario}{case} · {record.arm} · {round_label(record)}"
@@ -279,8 +296,8 @@ def _scenario(
         groups.setdefault((record.case_id, record.arm), []).append(record)
     labels = _distinct_labels(records)
     series = tuple(
-        _series(group, labels[case_id], findings, loaded, of_arm(costs, group[0]))
-        for (case_id, _), group in groups.items()
+        _series(groups[key], labels[key[0]], findings, loaded, of_arm(costs, groups[key][0]))
+        for key in _in_order(groups, config)
     )
     notes = tuple(dict.fromkeys(note for record in records for note in record.notes))
     return ScenarioData(
@@ -290,6 +307,20 @@ def _scenario(
         series=series,
         notes=notes,
     )
+
+
+def _in_order(
+    groups: Mapping[tuple[str, str], Sequence[RunRecord]], config: Mapping[str, Any] | None
+) -> list[tuple[str, str]]:
+    """Cases as they ran; the arms of each as the scenario names them, for rounds shuffle them."""
+    cases = list(dict.fromkeys(case_id for case_id, _ in groups))
+    named = (config or {}).get("arms")
+    arms = [str(arm) for arm in named] if isinstance(named, list) else []
+
+    def place(key: tuple[str, str]) -> tuple[int, int]:
+        return cases.index(key[0]), arms.index(key[1]) if key[1] in arms else len(arms)
+
+    return sorted(groups, key=place)
 
 
 def _distinct_labels(records: Iterable[RunRecord]) -> dict[str, str]:

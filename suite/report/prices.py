@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from suite.amplification import AmplifiedCost
+from suite.attribution import Line
 from suite.comparison import Comparison
 from suite.ratios import MIN_ROUNDS, Interval
 from suite.report.comparison_text import METRIC_WORDS, change_text, interval_text
@@ -22,7 +24,10 @@ _ASYNC_PAIRS = (
     ("sync-fused", "fused"),
     ("sync-ids", "ids"),
 )
+PRICE, OVERLAP = "price of disabling async", "overlap"  # lines of the attribution
+_DECIDED = (Word.FASTER, Word.SLOWER, Word.EQUAL)
 _HOW = "To measure it:"
+_SKIPS = "On steps that hold token ids alone arm skip does without flags and merge."
 _ASYNC, _FLAG, _MERGE = "Price of disabling async", "Flag upload", "Masked merge"
 
 
@@ -35,7 +40,11 @@ def points(scenario: ScenarioData) -> tuple[Point, ...]:
 
 
 def _of_async(scenario: ScenarioData) -> tuple[Point, ...]:
-    """The same arm under both ways of scheduling, from the scenario's own comparisons."""
+    """From the attribution on equal steps; else from comparisons of an arm under both ways of scheduling."""
+    attributed = _attributed(scenario, PRICE)
+    if attributed:
+        told = " ".join(map(_told_of_price, attributed))
+        return (Point(_ASYNC, told, "" if _is_known(attributed) else "doubt"),)
     found = [one for pair in _ASYNC_PAIRS for one in _between(scenario.comparisons, pair)]
     if not found:
         return ()
@@ -49,7 +58,7 @@ def _between(comparisons: Iterable[Comparison], pair: tuple[str, str]) -> list[C
 
 
 def _is_decided(one: Comparison) -> bool:
-    return one.verdict.word in (Word.FASTER, Word.SLOWER, Word.EQUAL)
+    return one.verdict.word in _DECIDED
 
 
 def _told_of_async(one: Comparison) -> str:
@@ -65,6 +74,63 @@ def _told_of_async(one: Comparison) -> str:
     return f"{sync} against {fast}: {metric} {change_text(log)} ({evidence}).{doubt}"
 
 
+# attribution: arms that ran the same steps
+
+
+def _attributed(scenario: ScenarioData, name: str) -> list[Line]:
+    """The lines of a name, decode steps first; of a sweep none, for there the panel tells."""
+    lines = [line for line in scenario.attribution if line.name == name]
+    if len({line.case_id for line in lines}) > 1:
+        return []
+    told = [line for line in lines if line.ratio is not None] or lines[:1]
+    return sorted(told, key=lambda line: line.kind != "decode")
+
+
+def _is_known(lines: Iterable[Line]) -> bool:
+    return any(line.verdict in _DECIDED for line in lines)
+
+
+def _told_of_price(line: Line) -> str:
+    """ "On decode steps disabling async costs 15 % [13, 17] of throughput: 9.0 % lost overlap, ..." """
+    where = f"On {line.kind} steps"
+    if line.value is None or line.interval is None:
+        return f"{where}: {line.reason.removeprefix('n/a: ')}."
+    n = sample_count(line.ratio.num_rounds if line.ratio else 0, "round")
+    cost = f"{_lost(math.log(line.value))}\u00a0% [{_lost(line.interval.high)}, {_lost(line.interval.low)}]"
+    doubt = "" if line.verdict in _DECIDED else f"; {line.verdict.value}: {line.reason}"
+    return f"{where} disabling async costs {cost} of throughput ({n}{doubt}){_parts_of(line)}."
+
+
+def _lost(log: float) -> str:
+    """The share of throughput that a log ratio of times, async over sync, is worth: "15.0"."""
+    return f"{-100 * math.expm1(log):.1f}"
+
+
+def _parts_of(line: Line) -> str:
+    """Overlap apart from the embedding copy, which is two of the three factors."""
+    logs = {part.name: part.ratio.mean_log for part in line.factors if part.ratio is not None}
+    known = [log for log in logs.values() if log is not None]
+    if not line.factors or len(known) < len(line.factors) or logs.get(OVERLAP) is None:
+        return ""
+    overlap = logs[OVERLAP] or 0.0
+    return (
+        f": {_lost(overlap)}\u00a0% is lost overlap, {_lost(sum(known) - overlap)}\u00a0% the embedding copy "
+        "that sync repeats every step"
+    )
+
+
+def _told_of_line(line: Line) -> str:
+    """ "+0.04 % of the time of a decode step (async-rows against async-fill; ...)"."""
+    arms = f"{line.over} against {line.under}"
+    if line.value is None or line.interval is None:
+        return f"{line.kind} steps, {arms}: {line.reason.removeprefix('n/a: ')}."
+    n = sample_count(line.ratio.num_rounds if line.ratio else 0, "round")
+    doubt = "" if line.verdict in _DECIDED else f"; {line.verdict.value}"
+    evidence = f"95 % interval {interval_text(line.interval)}, {n}{doubt}"
+    change = change_text(math.log(line.value))
+    return f"{change} of the time of {_article(line.kind)} {line.kind} step ({arms}; {evidence})."
+
+
 # the flag upload and the merge
 
 
@@ -72,6 +138,9 @@ def _of_flags(scenario: ScenarioData) -> Point:
     found = _lines(scenario, (FLAGS,))
     if found:
         return _billed(_FLAG, found)
+    attributed = _attributed(scenario, "flag upload")
+    if _is_known(attributed):
+        return Point(_FLAG, " ".join(map(_told_of_line, attributed)))
     if counted := _uploads_flags(scenario):
         return Point(_FLAG, f"{counted} {_HOW}", "doubt", _command(scenario))
     if scenario.measured and _counts_bytes(scenario):
@@ -82,7 +151,12 @@ def _of_flags(scenario: ScenarioData) -> Point:
 def _of_merge(scenario: ScenarioData) -> tuple[Point, ...]:
     found = _lines(scenario, MERGES)
     if found:
-        return (_billed(_MERGE, found),)
+        saved = f" {_SKIPS}" if _lines(scenario, (FLAGS,)) else ""
+        billed = _billed(_MERGE, found)
+        return (replace(billed, text=f"{billed.text}{saved}"),)
+    attributed = _attributed(scenario, "masked merge")
+    if _is_known(attributed):
+        return (Point(_MERGE, f"{' '.join(map(_told_of_line, attributed))} {_SKIPS}"),)
     if not _uploads_flags(scenario):
         return ()
     return (Point(_MERGE, f"Not measured. {_HOW}", "doubt", _command(scenario)),)
@@ -145,15 +219,21 @@ def _columns(one: Series) -> Iterable[str]:
 
 
 def _uploads_flags(scenario: ScenarioData) -> str:
-    """ "Counted, not timed: refresh uploads 8 B in a decode step." of the first arm that uploads any."""
-    for one in scenario.measured:
-        steps = one.runs[0].steps
-        if one.control is not None or not {_FLAG_BYTES, "kind"} <= set(steps):
-            continue
-        decode = steps.loc[(steps["kind"] == "decode") & (steps[_FLAG_BYTES] > 0), _FLAG_BYTES]
-        if len(decode):
-            mean = quantity(float(decode.mean()), "B")
-            return f"Not timed; {one.arm} uploads {mean} in a decode step (mean of {len(decode)})."
-        if (steps[_FLAG_BYTES] > 0).any():
-            return "Not timed; flags are uploaded in steps with prefill only."
-    return ""
+    """What is known without a clock, of the arm that uploads most: "refresh uploads 8 B in a decode step"."""
+    uploads = [(one, *_flag_bytes(one)) for one in scenario.measured if one.control is None]
+    uploads = [upload for upload in uploads if upload[1]]
+    if not uploads:
+        return ""
+    one, _, mean = max(uploads, key=lambda upload: upload[2])
+    if not mean:
+        return "Not timed; flags are uploaded in steps with prefill only."
+    return f"Not timed; {one.arm} uploads {quantity(mean, 'B')} a decode step (mean)."
+
+
+def _flag_bytes(one: Series) -> tuple[bool, float]:
+    """Whether any flag is uploaded, and mean bytes a decode step, of its first round."""
+    steps = one.runs[0].steps
+    if not {_FLAG_BYTES, "kind"} <= set(steps) or not (steps[_FLAG_BYTES] > 0).any():
+        return False, 0.0
+    decode = steps.loc[steps["kind"] == "decode", _FLAG_BYTES]
+    return True, float(decode.mean()) if len(decode) else 0.0
