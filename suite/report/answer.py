@@ -9,7 +9,7 @@ from suite.report import choice, prices
 from suite.report.data import ScenarioData, Series
 from suite.report.point import Point
 from suite.report.tables import Mark, token_mark, token_verdicts, tokens_cell
-from suite.report.wording import median, number, plural, quantity, sample_count, spread
+from suite.report.wording import listed, median, number, plural, quantity, sample_count, spread
 
 HIT_RATE = "prefix_cache_hit_rate"
 _MAX_GOODPUTS = 4
@@ -38,14 +38,13 @@ def points(scenario: ScenarioData) -> tuple[Point, ...]:
 
 def _of_bills(bills: Sequence[ArmBill]) -> Point:
     """For a folder of `suite cost`, which measures no round by itself."""
-    told = []
-    for bill in bills:
-        decided = sum(line.cost is not None and line.cost.is_decided for line in bill.lines)
-        told.append(f"{bill.arm}: {decided} of {plural(len(bill.lines), 'line')} decided")
+    decided = sum(line.cost is not None and line.cost.is_decided for bill in bills for line in bill.lines)
+    lines = sum(len(bill.lines) for bill in bills)
+    arms = listed(list(dict.fromkeys(bill.arm for bill in bills)))
     return Point(
-        "Bill of a step",
-        f"What the commands of a step cost in place ({'; '.join(told)}): see the bill below. "
-        "No arms were compared.",
+        "What this is",
+        f"The bill of a step of {arms}: what its commands cost in place, {decided} of "
+        f"{plural(lines, 'line')} decided. No arms were compared.",
     )
 
 

@@ -52,13 +52,23 @@ def _chosen(scenario: ScenarioData, compared: Sequence[Comparison]) -> tuple[Poi
     ceilings = ceiling_arms(scenario)
     usable = [one for one in compared if one.metric == first_metric and one.arm not in ceilings]
     told = _of_one_case(usable) if len({one.case_id for one in compared}) == 1 else _of_cases(usable)
-    if ceilings:
-        told += f" {listed(sorted(ceilings))}: a ceiling, for prompts that come as token ids; no choice here."
+    if compared[0].reference in ceilings:
+        told = (
+            f"Cannot tell: the arms were held against {compared[0].reference}, which takes token ids and so "
+            "is no choice for these prompts."
+        )
     is_decided = told.startswith(("Use ", "Stay ", "Any "))
     return (
         Point(_WHICH, told, "right" if is_decided else "doubt"),
-        Point(_SURE, _how_sure(compared, ceilings), "" if is_decided else "doubt"),
+        Point(_SURE, f"{_how_sure(compared, ceilings)}{_told_of(ceilings)}", "" if is_decided else "doubt"),
     )
+
+
+def _told_of(ceilings: frozenset[str]) -> str:
+    if not ceilings:
+        return ""
+    is_one = "is a ceiling" if len(ceilings) == 1 else "are ceilings"
+    return f" {listed(sorted(ceilings))} {is_one}, with prompts as token ids, and no choice here."
 
 
 def ceiling_arms(scenario: ScenarioData) -> frozenset[str]:

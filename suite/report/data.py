@@ -139,6 +139,8 @@ class Series:
 
     def reason(self, name: str) -> str:
         """Why `values(name)` is empty."""
+        if not self.runs and not self.num_failed and not self.num_interrupted:
+            return "no round was measured"  # a folder of `suite cost` has none
         if not self.runs:
             return f"no run completed ({self.num_failed} failed, {self.num_interrupted} interrupted)"
         reasons = {metric.reason for metric in self.metrics(name) if metric.reason}

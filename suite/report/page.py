@@ -66,6 +66,7 @@ def render(data: ReportData) -> str:
         .render(
             data=data,
             title=_title(data),
+            setting=_setting(data),
             sections=sections,
             verdicts=tables.verdicts(data),
             runs=(tables.unmeasured_runs(data), tables.skipped_scenarios(data), tables.failed_requests(data)),
@@ -125,6 +126,22 @@ def _section(scenario: ScenarioData, max_points: int) -> Section:
 def _title(data: ReportData) -> str:
     names: Sequence[str] = [scenario.name for scenario in data.scenarios]
     return "stepcost: " + (", ".join(names) if names else "no scenario ran")
+
+
+def _setting(data: ReportData) -> str:
+    """Where and when, in one line: device, machine, start. Empty where nothing is known."""
+    environment = data.environment
+    device = environment.get("device")
+    name = device.get("name") if isinstance(device, Mapping) else None
+    machine = name or environment.get("cpu_model")
+    cores = environment.get("num_usable_cores") or environment.get("num_cores")
+    kinds = dict.fromkeys(record.device for one in data.series for record in one.records)
+    parts = (
+        f"device {', '.join(kinds)}" if kinds else "",
+        f"{machine}, {cores} cores" if machine and cores else str(machine or ""),
+        str(environment.get("started_utc") or ""),
+    )
+    return " · ".join(part for part in parts if part)
 
 
 def _theme(colours: Mapping[str, str], palette: Sequence[str]) -> Mapping[str, object]:

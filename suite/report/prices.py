@@ -13,7 +13,7 @@ from suite.ratios import MIN_ROUNDS, Interval
 from suite.report.comparison_text import METRIC_WORDS, change_text, interval_text
 from suite.report.data import ScenarioData, Series
 from suite.report.point import Point
-from suite.report.wording import number, quantity, sample_count
+from suite.report.wording import quantity, sample_count
 from suite.verdict import Word
 
 FLAGS, MERGES = "upload.is_token_ids", ("merge", "merge.ids")
@@ -190,13 +190,19 @@ def _line(line: AmplifiedCost) -> str:
         return f"{name}cannot tell of {step}: no whole round"
     rounds = sample_count(cost.num_rounds, "round")
     if not cost.is_decided:
-        most = "" if line.upper_us is None else f", at most {quantity(line.upper_us, 'µs')}"
+        most = "" if line.upper_us is None else f", at most {_three(line.upper_us)}\u00a0µs"
         few = f", {MIN_ROUNDS} are needed" if cost.num_rounds < MIN_ROUNDS else ""
         return f"{name}cannot tell of {step}{most} ({rounds}{few})"
     assert cost.low_us is not None and cost.high_us is not None
     share = "" if line.share is None else f"{_percent(line.share)} of it, "
-    interval = f"[{number(cost.low_us)}, {number(cost.high_us)}]"
-    return f"{name}{quantity(cost.mean_us, 'µs')} {interval} of {step} ({share}{rounds})"
+    interval = f"[{_three(cost.low_us)}, {_three(cost.high_us)}]"
+    return f"{name}{_three(cost.mean_us)}\u00a0µs {interval} of {step} ({share}{rounds})"
+
+
+def _three(value: float) -> str:
+    """Three figures, never an exponent."""
+    size = abs(value)
+    return f"{value:,.0f}" if size >= 100 else f"{value:.1f}" if size >= 10 else f"{value:.2f}"
 
 
 def _article(word: str) -> str:

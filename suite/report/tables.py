@@ -178,7 +178,7 @@ def scheduling_cell(one: Series) -> Cell:
 
 def validity_cell(one: Series) -> Cell:
     if not one.runs:
-        return text(undefined("no run completed"), "doubt")
+        return text(undefined(one.reason("steps")), "doubt" if one.num_failed or one.num_interrupted else "")
     if not one.findings:
         return text("✓ VALID", "right")
     rules = list(dict.fromkeys(finding.rule for finding in one.findings))

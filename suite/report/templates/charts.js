@@ -116,6 +116,14 @@ function hide(traces, indices) {
 
 // drawing
 
+// The library is as long as all the rest, and is compiled when the first chart comes near.
+function needPlotly() {
+  if (window.Plotly) return;
+  const script = document.createElement("script");
+  script.textContent = document.getElementById("plotly").textContent;
+  document.head.append(script);
+}
+
 function dressed(host) {
   const figure = figureOf(host);
   const palette = colours();
@@ -126,6 +134,7 @@ function dressed(host) {
 }
 
 function draw(host) {
+  needPlotly();
   const { data, layout } = dressed(host);
   drawLegend(host, data);
   if (isPrinting) Object.assign(layout, { autosize: false, width: PRINT_WIDTH });
@@ -156,6 +165,7 @@ let isDrawing = false;
 async function drawQueue() {
   if (isDrawing) return;
   isDrawing = true;
+  await new Promise((resolve) => setTimeout(resolve, 0));
   while (queue.length) {
     const host = queue.shift();
     if (!drawn.has(host) && isVisible(host)) await draw(host);

@@ -96,6 +96,7 @@ function saveText(rows, name) {
 }
 
 async function savePicture(host) {
+  needPlotly();
   const { data, layout } = dressed(host);
   const size = { width: host.clientWidth, height: layout.height || host.clientHeight };
   Object.assign(layout, { paper_bgcolor: colours().paper, autosize: false, ...size });
