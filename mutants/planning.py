@@ -164,13 +164,6 @@ MUTANTS = (
         (f"{_ASYNC}test_max_tokens_costs_no_token_more_than_in_sync[ids]",),
     ),
     Mutant(
-        "a-quick-decode-of-one-that-was-preempted",
-        _SCHEDULER,
-        "            state.status is RequestStatus.RUNNING\n            and making.budget > 0",
-        "            making.budget > 0",
-        (f"{_PLANS}test_any_workload_is_served_whole_under_any_sizes",),
-    ),
-    Mutant(
         "victim-is-in-this-step",
         _SCHEDULER,
         "if victim is not state and victim.request_id not in scheduled:",

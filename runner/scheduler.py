@@ -207,12 +207,11 @@ class Scheduler:
     def _schedule_decode(self, making: _Making, state: RequestState) -> bool:
         """Plan the one token of a row that has its block, and no image or draft; False: it was not that easy.
 
-        What `_schedule_running` would do of it, in one go.
+        What `_schedule_running` would do of it, in one go. One preempted just now has nothing computed.
         """
         first, num_known = state.num_computed, state.num_prompt + len(state.output_ids)
         is_easy = (
-            state.status is RequestStatus.RUNNING
-            and making.budget > 0
+            making.budget > 0
             and not state.spans
             and first >= state.num_prompt
             and first == num_known + state.num_in_flight - 1

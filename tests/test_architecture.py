@@ -111,7 +111,7 @@ LAYERS = (
         "kernels",
         under(
             "runner/kernels",
-            "attention encoder kvcache merge model noise program sample speculation sync_watch",
+            "attention cpu_layers encoder kvcache merge model noise program sample speculation sync_watch",
         ),
         libraries=("torch", "transformers"),
         own=(
@@ -247,7 +247,7 @@ LAYERS = (
         libraries=("numpy", "torch"),
         own=(
             *(*PLANNING, "runner.spans", "runner.device", "runner.kernels.model", "runner.kernels.program"),
-            "runner.kernels.sync_watch",
+            *("runner.kernels.cpu_layers", "runner.kernels.sync_watch"),
             *("runner.weights", "suite.ceilings", "suite.ceiling_store", "suite.command_costs"),
             *("suite.environment", "suite.micro"),
         ),
