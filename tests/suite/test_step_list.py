@@ -256,6 +256,27 @@ def test_what_does_not_go_with_a_list_is_refused(override: str, told: str, tmp_p
     assert told in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("key", "enough"),
+    [
+        ("max_num_seqs", 8),  # 4 decode, 2 prompts come, 2 of the step before are still held
+        ("num_blocks", 10),  # one of each that decodes, and 2 + 1 of what comes and of what has gone
+        ("num_resident_rows", 4 * 8 + 2 * (20 + 9)),
+    ],
+)
+def test_what_an_async_arm_still_holds_is_counted(key: str, enough: int, tmp_path: Path) -> None:
+    """One less is refused, and with just enough every arm keeps to the list."""
+    mix = "[{decode: 4, prefill: [20, 9], supplied: 1/2}]"
+    few = ("traffic.steps.repeat=4", f"runner.{key}={enough - 1}")
+    with pytest.raises(SuiteError, match=rf"runner\.{key} is {enough - 1}; a step of .* needs {enough} "):
+        listed_case(tmp_path, mix, *few)
+    case = listed_case(tmp_path, mix, few[0], f"runner.{key}={enough}")
+    workload = build_workload(case, 7)
+    for name in ("gated", "refresh", "fused", "ids"):
+        steps = null_run(case, ARMS[name], workload)
+        assert first_other_step(workload.steps, steps, has_rows=ARMS[name].prompt_embeds) is None, name
+
+
 def test_rows_that_can_never_decode_together_are_refused(tmp_path: Path) -> None:
     with pytest.raises(
         SuiteError, match=r"20 rows never decode together: the first reaches runner\.max_model_len, 12"
