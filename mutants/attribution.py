@@ -37,7 +37,7 @@ MUTANTS = (
         "suite/attribution.py",
         'Pair("flag upload", "async-rows", "async-fill")',
         'Pair("flag upload", "async-fill", "async-rows")',
-        (f"{_TABLE}test_verdicts_are_of_the_first_arm_beside_the_noise_of_one_arm_against_itself",),
+        (f"{_TABLE}test_the_table_has_these_lines_and_no_others",),
     ),
     Mutant(
         "the-merge-line-mixes-two-choices",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from suite.attribution import Line as Attributed
 from suite.break_even import Cell as BreakEven
 from suite.ratios import Ratio
 from suite.report.comparison_text import METRIC_WORDS, change_text, interval_text, size_text
 from suite.report.data import ScenarioData
+from suite.report.panels import Detail, Panel
 from suite.report.tables import Cell, Line, Mark, Table, text
 from suite.report.wording import sample_count, undefined
 from suite.verdict import Word
@@ -59,6 +61,17 @@ def break_even(scenario: ScenarioData) -> Table:
     )
 
 
+def attached(panels: Sequence[Panel], scenario: ScenarioData) -> tuple[Panel, ...]:
+    """The panels with these tables folded away in the two that they are the figures of."""
+    tables = {"panel-bill": table(scenario), "panel-pays": break_even(scenario)}
+    return tuple(
+        replace(panel, details=(*panel.details, Detail(found.caption, tables=(found,))), reason="")
+        if (found := tables.get(panel.id)) is not None and found.rows
+        else panel
+        for panel in panels
+    )
+
+
 def lines(attributed: Sequence[Attributed]) -> list[str]:
     """For the terminal: a block for each case, a line for each that has something to say."""
     found: list[str] = []
@@ -74,7 +87,11 @@ def lines(attributed: Sequence[Attributed]) -> list[str]:
             ).rstrip()
             for row in rows
         ]
-        found += sorted({f"not told: {one.name}: {one.reason}" for one in of_case if not _is_told(one)})
+        notes = dict.fromkeys(f"note: {one.note}" for one in of_case if one.note and one.ratio is not None)
+        found += [
+            *notes,
+            *sorted({f"not told: {one.name}: {one.reason}" for one in of_case if not _is_told(one)}),
+        ]
     return found
 
 

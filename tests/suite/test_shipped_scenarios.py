@@ -24,13 +24,14 @@ def test_every_case_of_every_scenario_can_be_built(path: Path) -> None:
 
 def test_attribution_has_every_arm_of_its_table_on_steps_of_both_kinds() -> None:
     scenario = load_scenario(SCENARIOS / "attribution.yaml")
-    (case,) = expand(scenario)
+    half, none = expand(scenario)
     needed = {arm for pair in (*ONE_CHOICE, SWITCH) for arm in (pair.over, pair.under)}
     assert needed <= set(scenario.arms) and scenario.rounds >= MIN_ROUNDS and scenario.aa
-    workload = build_workload(case, scenario.seed)
-    measured = [step for step in workload.steps if not step.is_lead_in]
-    assert Counter(step.kind for step in measured) == {"decode": 20, "mixed": 5}
-    assert {item.kind for item in workload.requests} == {"spliced", "image+spliced"}
+    for case, kinds in ((half, {"spliced", "image+spliced"}), (none, {"text", "image"})):
+        workload = build_workload(case, scenario.seed)
+        measured = [step for step in workload.steps if not step.is_lead_in]
+        assert Counter(step.kind for step in measured) == {"decode": 20, "mixed": 5}
+        assert {item.kind for item in workload.requests} == kinds
 
 
 def test_break_even_sweeps_images_embeddings_and_rows_over_an_arm_and_its_twin() -> None:
