@@ -34,6 +34,7 @@ _NOTE = (
     "with Student's interval. Where both arms queue the same commands no ratio is given. The price of "
     "disabling async is the product of the three lines below it."
 )
+MAX_CELLS = 40
 _BREAK_EVEN_COLUMNS = ("Case", "Async arm", "Sync twin", "Metric", "Verdict", "Change", "95 % interval")
 
 
@@ -93,6 +94,31 @@ def lines(attributed: Sequence[Attributed]) -> list[str]:
             *sorted({f"not told: {one.name}: {one.reason}" for one in of_case if not _is_told(one)}),
         ]
     return found
+
+
+def break_even_lines(cells: Sequence[BreakEven]) -> list[str]:
+    """For the terminal: a line for each cell of the sweeps, the first MAX_CELLS of many."""
+    if not cells:
+        return []
+    rows = [_cell_text(cell) for cell in cells[:MAX_CELLS]]
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    more = len(cells) - len(rows)
+    return [
+        "",
+        "break-even: async arms over their sync twins",
+        *("  ".join([*map(str.ljust, row[:3], widths), row[3]]) for row in rows),
+        *([f"  and {more} more: see summary.json or the page"] if more else []),
+    ]
+
+
+def _cell_text(cell: BreakEven) -> tuple[str, str, str, str]:
+    ratio, told = cell.ratio, cell.verdict.value
+    if ratio.mean_log is not None and ratio.interval is not None:
+        told = f"{change_text(ratio.mean_log)}  {interval_text(ratio.interval)}  {told}"
+    elif cell.reason:
+        told = f"{told} ({cell.reason})"
+    metric = METRIC_WORDS.get(cell.metric, cell.metric)
+    return f"  {cell.case_label}", f"{cell.over} / {cell.under}", metric, told
 
 
 def _is_told(one: Attributed) -> bool:
