@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from mutants import (
+    attribution,
     caching,
     checking,
     device_half,
@@ -29,5 +30,17 @@ def by_name(mutants: Iterable[Mutant]) -> Mapping[str, Mutant]:
     return MappingProxyType(named)
 
 
-_PARTS = (planning, host_half, device_half, sampling, drafts, caching, checking, measuring, micro, traffic)
+_PARTS = (
+    attribution,
+    planning,
+    host_half,
+    device_half,
+    sampling,
+    drafts,
+    caching,
+    checking,
+    measuring,
+    micro,
+    traffic,
+)
 CATALOGUE = by_name(mutant for part in _PARTS for mutant in part.MUTANTS)

@@ -158,7 +158,7 @@ def attribution(
     invalid = frozenset(finding.run_id for finding in findings if finding.rule != _OF_ALL_ROUNDS)
     cases: dict[tuple[str, str], list[RunRecord]] = {}
     for run in runs:
-        if run.step_list is not None:
+        if run.step_list is not None and not run.repeats:
             cases.setdefault((run.scenario, run.case_id), []).append(run)
     return tuple(line for group in cases.values() for line in _Case(group, steps_of, invalid, bills).lines())
 

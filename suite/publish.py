@@ -10,7 +10,7 @@ from pathlib import Path
 from suite.arms import named_arm
 from suite.attribution import Line, attribution
 from suite.bill import ArmBill, arm_bills, documents
-from suite.break_even import break_even
+from suite.break_even import Cell, break_even
 from suite.checks import Finding, check_runs
 from suite.comparison import Comparison, compare, designs
 from suite.instrumented_runs import costs_by_arm
@@ -33,6 +33,7 @@ class Published:
     bills: tuple[ArmBill, ...] = ()
     comparisons: tuple[Comparison, ...] = ()
     attribution: tuple[Line, ...] = ()
+    break_even: tuple[Cell, ...] = ()
     summary: Mapping[str, object] = field(default_factory=dict)  # what summary.json holds
 
     def document(self) -> dict[str, object]:
@@ -84,6 +85,7 @@ def publish(path: Path, is_interrupted: bool | None = None) -> Published:
         bills=bills,
         comparisons=comparisons,
         attribution=lines,
+        break_even=cells,
         summary=summary,
     )
 
