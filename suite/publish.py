@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from suite.arms import named_arm
@@ -13,7 +13,8 @@ from suite.checks import Finding, check_runs
 from suite.comparison import Comparison, compare, designs
 from suite.instrumented_runs import costs_by_arm
 from suite.record import RunRecord
-from suite.store import RunFolder, load_run
+from suite.step_costs import ArmKey, StepCosts
+from suite.store import SUMMARY, LoadedRun, RunFolder, load_run
 from suite.summary import ArmSummary, summarise, to_csv, to_document
 
 
@@ -37,6 +38,18 @@ class Published:
         return {"folder": str(self.path), "report": str(self.report), **self.summary}
 
 
+@dataclass(frozen=True, slots=True)
+class Summed:
+    """What the records of a run come to, and `document`, which summary.json holds."""
+
+    arms: tuple[ArmSummary, ...]
+    findings: tuple[Finding, ...]
+    costs: Mapping[ArmKey, StepCosts]
+    comparisons: tuple[Comparison, ...]
+    bills: tuple[ArmBill, ...]
+    document: Mapping[str, object]
+
+
 def publish(path: Path, is_interrupted: bool | None = None) -> Published:
     """Write summary.json, summary.csv and report.html of a run folder, over any that are there.
 
@@ -49,33 +62,44 @@ def publish(path: Path, is_interrupted: bool | None = None) -> Published:
     loaded = load_run(path)
     if is_interrupted is None:
         is_interrupted = loaded.is_interrupted
-    findings = check_runs(loaded.runs, loaded.request_records, loaded.step_records)
-    arms = summarise(loaded.runs, findings)
+    summed = sum_up(loaded, is_interrupted)
     folder = RunFolder(path)
-    costs = costs_by_arm(loaded.runs, loaded)
-    comparisons = compare(loaded.runs, designs(loaded.cases), findings)
-    summary = to_document(arms, findings, loaded.skipped, is_interrupted, costs, comparisons)
-    bills = arm_bills(loaded.runs, loaded.step_records, loaded.spans)
-    if bills:
-        summary["amplified"] = documents(bills)
-    folder.write_summary(summary, to_csv(arms))
-    report = folder.write_report(render(from_loaded(load_run(path), costs, comparisons, bills)))
+    folder.write_summary(summed.document, to_csv(summed.arms))
+    loaded = _with_summary(loaded, summed)
+    page = render(from_loaded(loaded, summed.costs, summed.comparisons, summed.bills))
     return Published(
         path=path,
-        report=report,
-        arms=arms,
-        findings=tuple(findings),
+        report=folder.write_report(page),
+        arms=summed.arms,
+        findings=summed.findings,
         skipped=loaded.skipped,
-        warnings=(
-            *(text for text in loaded.warnings if "summary" not in text),
-            *gate_warnings(loaded.runs),
-            *run_warnings(loaded.runs),
-        ),
+        warnings=(*loaded.warnings, *gate_warnings(loaded.runs), *run_warnings(loaded.runs)),
         is_interrupted=is_interrupted,
-        bills=bills,
-        comparisons=comparisons,
-        summary=summary,
+        bills=summed.bills,
+        comparisons=summed.comparisons,
+        summary=summed.document,
     )
+
+
+def sum_up(loaded: LoadedRun, is_interrupted: bool) -> Summed:
+    """The summary of a run folder; steps and requests are read a run at a time, so that any number fits."""
+    findings = tuple(check_runs(loaded.runs, loaded.request_records, loaded.step_records))
+    arms = summarise(loaded.runs, findings)
+    costs = costs_by_arm(loaded.runs, loaded)
+    comparisons = compare(loaded.runs, designs(loaded.cases), findings)
+    document = to_document(arms, findings, loaded.skipped, is_interrupted, costs, comparisons)
+    bills = arm_bills(loaded.whole_runs, loaded.step_records, loaded.spans)
+    if bills:
+        document["amplified"] = documents(bills)
+    return Summed(arms, findings, costs, comparisons, bills, document)
+
+
+def _with_summary(loaded: LoadedRun, summed: Summed) -> LoadedRun:
+    """The folder as it is once its summary is written, and what of its tables no finding tells."""
+    told = {finding.run_id for finding in summed.findings}
+    untold = (loaded.damage(run.run_id) for run in loaded.runs if run.run_id not in told)
+    warnings = [text for text in loaded.warnings if not text.startswith(SUMMARY)]
+    return replace(loaded, summary=summed.document, warnings=(*warnings, *filter(None, untold)))
 
 
 def gate_warnings(runs: Sequence[RunRecord]) -> list[str]:

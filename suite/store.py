@@ -14,8 +14,9 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -23,6 +24,7 @@ from pydantic import ValidationError
 
 from runner.measure import StepRecord
 from runner.spans import Span
+from suite.atomic_file import replace_file
 from suite.checks import Finding
 from suite.errors import SuiteError
 from suite.record import SCHEMA_VERSION, RequestRecord, RunRecord, Status
@@ -152,13 +154,13 @@ class RunFolder:
                 raise
 
     def write_steps(self, run_id: str, steps: Sequence[StepRecord]) -> None:
-        _replace_table(self.path / STEPS / f"{run_id}.parquet", _step_table(steps))
+        _replace_table(self.path / _table_name(STEPS, run_id), _step_table(steps))
 
     def write_requests(self, run_id: str, requests: Sequence[RequestRecord]) -> None:
-        _replace_table(self.path / REQUESTS / f"{run_id}.parquet", _request_table(requests))
+        _replace_table(self.path / _table_name(REQUESTS, run_id), _request_table(requests))
 
     def write_spans(self, run_id: str, spans: Sequence[Span]) -> None:
-        _replace_table(self.path / SPANS / f"{run_id}.parquet", _span_table(spans))
+        _replace_table(self.path / _table_name(SPANS, run_id), _span_table(spans))
 
     def trace_file(self, run_id: str) -> Path:
         """Where the trace of torch's profiler of a run goes; its folder is made."""
@@ -256,16 +258,8 @@ def _replace_table(path: Path, table: pa.Table) -> None:
 
 
 def _replace_by(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with _refusals(path):
-        try:
-            with temporary.open("wb") as file:
-                write(file)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        replace_file(path, write)
 
 
 # Tables: one schema whatever the rows hold, so that whole numbers stay whole
@@ -354,7 +348,10 @@ def _latency_columns(request: RequestRecord) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class LoadedRun:
-    """The read side: a run folder as found. `warnings` says what was missing or cut short."""
+    """The read side: a run folder as found. `warnings` says what was missing or cut short.
+
+    `damaged`: the file of steps or requests that is missing or cannot be read -> what is wrong with it.
+    """
 
     path: Path
     config: tuple[Mapping[str, Any], ...]  # the resolved scenarios
@@ -366,6 +363,7 @@ class LoadedRun:
     summary: Mapping[str, Any] | None
     warnings: tuple[str, ...] = ()
     validity: tuple[Finding, ...] = ()
+    damaged: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_interrupted(self) -> bool:
@@ -374,13 +372,23 @@ class LoadedRun:
             return True
         return self.summary is None or self.summary.get("status") == "interrupted"
 
+    @property
+    def whole_runs(self) -> tuple[RunRecord, ...]:
+        """Those with all the steps and requests they recorded."""
+        return tuple(run for run in self.runs if self.damage(run.run_id) is None)
+
+    def damage(self, run_id: str) -> str | None:
+        """What is wrong with the tables of a run."""
+        faults = (self.damaged.get(_table_name(kind, run_id)) for kind in (STEPS, REQUESTS))
+        return next(filter(None, faults), None)
+
     def steps(self, run_id: str) -> pd.DataFrame:
-        """A row a step, by column of StepRecord; no rows where the run wrote none."""
-        return _read_table(self.path / STEPS / f"{run_id}.parquet", _step_schema(()))
+        """A row a step, by column of StepRecord; none where the run wrote none, or none can be read."""
+        return _frame(self._readable(STEPS, run_id))
 
     def requests(self, run_id: str) -> pd.DataFrame:
-        """A row a request, by column of RequestRecord and its latencies; no rows where none."""
-        return _read_table(self.path / REQUESTS / f"{run_id}.parquet", _request_schema())
+        """A row a request, by column of RequestRecord and its latencies; no rows as for steps."""
+        return _frame(self._readable(REQUESTS, run_id))
 
     def ceilings(self) -> Mapping[str, Any]:
         """The document of write_ceilings; empty where there is none. SuiteError for one that is damaged."""
@@ -391,54 +399,107 @@ class LoadedRun:
         return found or {}
 
     def spans(self, run_id: str) -> list[Span]:
-        """The spans of a run, in no order; none where no instrument recorded any."""
-        table = _read_columns(self.path / SPANS / f"{run_id}.parquet", _span_schema(), _SPAN_NULLABLE)
-        return [Span(**row) for row in table.to_pylist()]
+        """The spans of a run, in no order; none where no instrument recorded any. SuiteError for damage."""
+        return list(map(Span, *_columns(_table(self.path, SPANS, run_id), Span._fields)))
 
     def step_records(self, run_id: str) -> list[StepRecord]:
-        """The steps as they were recorded."""
-        return [_step_record(row) for row in self.steps(run_id).to_dict("records")]
+        """The steps as they were recorded. SuiteError where their file is missing or damaged."""
+        return _step_records(self._whole(STEPS, run_id))
 
     def request_records(self, run_id: str) -> list[RequestRecord]:
-        """The requests as they were recorded."""
-        return [_request_record(row) for row in self.requests(run_id).to_dict("records")]
+        """The requests as they were recorded. SuiteError where their file is missing or damaged."""
+        return _request_records(self._whole(REQUESTS, run_id))
+
+    def _whole(self, kind: str, run_id: str) -> pa.Table:
+        fault = self.damaged.get(_table_name(kind, run_id))
+        if fault is not None:
+            raise SuiteError(fault)
+        return _table(self.path, kind, run_id)
+
+    def _readable(self, kind: str, run_id: str) -> pa.Table:
+        is_damaged = _table_name(kind, run_id) in self.damaged
+        return _schema(kind).empty_table() if is_damaged else _table(self.path, kind, run_id)
 
 
 def load_run(path: Path) -> LoadedRun:
     """Open a run folder, complete or not. SuiteError where it is none or was written otherwise."""
-    with path_errors(path):
-        if not (path / CONFIG).is_file():
-            raise SuiteError(f"{path} is not the folder of a run: it has no {CONFIG}")
+    _check_is_run(path)
     warnings: list[str] = []
-    config = _read_config(path / CONFIG)
+    config = _config_or_warning(path, warnings)
     summary = _read_json(path / SUMMARY, warnings)
     findings = _findings(summary)
     if summary is not None and findings is None:
         warnings.append(f"{SUMMARY}: its findings are damaged, left out")
         summary = {**summary, "findings": []}
-    loaded = LoadedRun(
+    runs = tuple(_read_runs(path / RUNS, warnings))
+    damaged = {name: fault for run in runs for name, fault in _table_faults(path, run)}
+    return LoadedRun(
         path=path,
-        config=_mappings(path / CONFIG, config, "scenarios"),
-        invocation=_mapping(path / CONFIG, config, "invocation"),
-        cases=_mappings(path / CONFIG, config, "cases"),
-        skipped=_skipped(path / CONFIG, config),
+        config=config.scenarios,
+        invocation=config.invocation,
+        cases=config.cases,
+        skipped=config.skipped,
         environment=_read_json(path / ENVIRONMENT, warnings) or {},
-        runs=tuple(_read_runs(path / RUNS, warnings)),
+        runs=runs,
         summary=summary,
+        warnings=tuple(warnings),
         validity=findings or (),
+        damaged=damaged,
     )
-    runs = tuple(run for run in loaded.runs if _has_whole_tables(loaded, run, warnings))
-    return replace(loaded, runs=runs, warnings=tuple(warnings))
 
 
-def _has_whole_tables(loaded: LoadedRun, run: RunRecord, warnings: list[str]) -> bool:
+def _check_is_run(path: Path) -> None:
+    with path_errors(path):
+        if not (path / CONFIG).is_file() and not (path / RUNS).is_file():
+            raise SuiteError(f"{path} is not the folder of a run: it has no {CONFIG}")
+
+
+def _table_faults(folder: Path, run: RunRecord) -> Iterator[tuple[str, str]]:
+    """Of a run's tables those that are missing, or cannot be read whole: name, and what is wrong."""
+    has_requests = run.num_requests > 0 and (run.status is Status.COMPLETED or run.num_steps > 0)
+    expected = {STEPS: run.num_steps > 0, REQUESTS: has_requests}
+    for kind, is_expected in expected.items():
+        path = folder / _table_name(kind, run.run_id)
+        if is_expected and not path.is_file():
+            yield _table_name(kind, run.run_id), f"{path} is missing"
+            continue
+        try:
+            _table(folder, kind, run.run_id)
+        except SuiteError as error:
+            yield _table_name(kind, run.run_id), str(error)
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What config.yaml holds, as plain values."""
+
+    scenarios: tuple[Mapping[str, Any], ...] = ()
+    invocation: Mapping[str, Any] = field(default_factory=dict)
+    cases: tuple[Mapping[str, Any], ...] = ()
+    skipped: tuple[tuple[str, str], ...] = ()
+
+
+def read_config(folder: Path) -> Config:
+    """The configuration of a run. SuiteError where it is missing or damaged."""
+    path = folder / CONFIG
+    config = _read_yaml(path)
+    return Config(
+        scenarios=_mappings(path, config, "scenarios"),
+        invocation=_mapping(path, config, "invocation"),
+        cases=_mappings(path, config, "cases"),
+        skipped=_skipped(path, config),
+    )
+
+
+def _config_or_warning(folder: Path, warnings: list[str]) -> Config:
+    """Damage to the configuration does not hide what was measured; a folder without runs has nothing else."""
     try:
-        loaded.step_records(run.run_id)
-        loaded.request_records(run.run_id)
+        return read_config(folder)
     except SuiteError as error:
-        warnings.append(f"the run {run.run_id} is left out: {error}")
-        return False
-    return True
+        if not (folder / RUNS).is_file():
+            raise
+        warnings.append(f"{error}; what the runs were asked to do is not shown")
+        return Config()
 
 
 def _findings(summary: Mapping[str, Any] | None) -> tuple[Finding, ...] | None:
@@ -480,7 +541,7 @@ def _skipped(path: Path, config: Mapping[str, Any]) -> tuple[tuple[str, str], ..
     return tuple((str(item["scenario"]), str(item["reason"])) for item in items)
 
 
-def _read_config(path: Path) -> Mapping[str, Any]:
+def _read_yaml(path: Path) -> Mapping[str, Any]:
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 
@@ -562,10 +623,25 @@ def _refuse_constant(name: str) -> float:
     raise ValueError(f"{name} is no number of JSON")
 
 
-def _read_table(path: Path, schema: pa.Schema) -> pd.DataFrame:
+def _table_name(kind: str, run_id: str) -> str:
+    return f"{kind}/{run_id}.parquet"
+
+
+def _schema(kind: str) -> pa.Schema:
+    if kind == STEPS:
+        return _step_schema(())
+    return _request_schema() if kind == REQUESTS else _span_schema()
+
+
+def _table(folder: Path, kind: str, run_id: str) -> pa.Table:
+    """A table of a run, checked; an empty one where there is no file. SuiteError where it is damaged."""
+    may_be_null = _SPAN_NULLABLE if kind == SPANS else _MAY_BE_NULL
+    return _read_columns(folder / _table_name(kind, run_id), _schema(kind), may_be_null)
+
+
+def _frame(table: pa.Table) -> pd.DataFrame:
     import pandas as pd
 
-    table = _read_columns(path, schema, _MAY_BE_NULL)
     # Without this option a column of whole numbers with a null would come back as floats.
     frame: pd.DataFrame = table.to_pandas(integer_object_nulls=True)
     for name in _REQUEST_NULLABLE:
@@ -613,26 +689,61 @@ def _check_columns(path: Path, table: pa.Table, schema: pa.Schema, may_be_null: 
             raise SuiteError(f"{path}: the column {name} has no value in {column.null_count} rows")
 
 
-def _step_record(row: Mapping[Any, Any]) -> StepRecord:
-    values = {item.name: row[item.name] for item in fields(StepRecord) if item.name not in _STEP_BUFFERS}
-    for counter in _STEP_BUFFERS:
-        prefix = f"{counter}."
-        values[counter] = {
-            name.removeprefix(prefix): count
-            for name, count in row.items()
-            if name.startswith(prefix) and count
-        }
-    return StepRecord(**values)
+# From tables to records, column by column: a row at a time would take minutes for a million steps
 
 
-def _request_record(row: Mapping[Any, Any]) -> RequestRecord:
-    import pandas as pd
+def _columns(table: pa.Table, names: Iterable[str]) -> list[list[Any]]:
+    """The columns of these names as lists of plain values."""
+    return [_values(table.column(name)) for name in names]
 
-    values = {item.name: row[item.name] for item in fields(RequestRecord)}
-    for name in _REQUEST_LISTS:
-        values[name] = tuple(int(item) for item in values[name])
-    for name in _REQUEST_FLOATS:
-        values[name] = None if values[name] is None else tuple(float(item) for item in values[name])
-    for name in (*_REQUEST_NULLABLE, "error"):
-        values[name] = None if pd.isna(values[name]) else values[name]
-    return RequestRecord(**values)
+
+def _values(column: pa.ChunkedArray) -> list[Any]:
+    """Plain values of a column, None for null: through numpy, which is ten times faster than one by one."""
+    import pyarrow as pa
+
+    whole = column.combine_chunks()
+    if pa.types.is_list(whole.type):
+        return _lists(whole)
+    if not pa.types.is_int64(whole.type):
+        return (
+            list(whole.to_numpy(zero_copy_only=False).tolist()) if not whole.null_count else whole.to_pylist()
+        )
+    values: list[Any] = whole.fill_null(0).to_numpy(zero_copy_only=False).tolist()
+    if whole.null_count:
+        is_null = whole.is_null().to_numpy(zero_copy_only=False).tolist()
+        values = [None if null else value for value, null in zip(values, is_null, strict=True)]
+    return values
+
+
+def _lists(whole: pa.ListArray) -> list[Any]:
+    """Tuples, None for null."""
+    items = whole.values.to_numpy(zero_copy_only=False).tolist()
+    ends = whole.offsets.to_numpy().tolist()
+    is_null = whole.is_null().to_numpy(zero_copy_only=False).tolist()
+    return [
+        None if null else tuple(items[begin:end])
+        for null, (begin, end) in zip(is_null, pairwise(ends), strict=True)
+    ]
+
+
+def _step_records(table: pa.Table) -> list[StepRecord]:
+    names = [item.name for item in fields(StepRecord)]
+    columns: list[Sequence[Any]] = [
+        _counts(table, name) if name in _STEP_BUFFERS else _values(table.column(name)) for name in names
+    ]
+    return list(map(StepRecord, *columns))
+
+
+def _counts(table: pa.Table, counter: str) -> list[dict[str, int]]:
+    """Of each step the buffers it copied, and how often or how much."""
+    prefix = f"{counter}."
+    found = [name for name in table.column_names if name.startswith(prefix)]
+    if not found:
+        return [{} for _ in range(len(table))]
+    buffers = [name.removeprefix(prefix) for name in found]
+    rows = zip(*_columns(table, found), strict=True)
+    return [{name: count for name, count in zip(buffers, row, strict=True) if count} for row in rows]
+
+
+def _request_records(table: pa.Table) -> list[RequestRecord]:
+    return list(map(RequestRecord, *_columns(table, (item.name for item in fields(RequestRecord)))))
