@@ -12,6 +12,7 @@ import json
 import os
 import re
 import unicodedata
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
@@ -50,6 +51,7 @@ SPANS = "spans"
 TRACES = "traces"
 
 _MAX_NAME = 48
+_PIECE_ROWS = 65_536
 _PLAIN_NAME = re.compile(r"[a-z0-9](?:[a-z0-9_-]*[a-z0-9])?")
 
 _STEP_TEXT = ("kind", "ids_route", "embeds_route")
@@ -400,21 +402,21 @@ class LoadedRun:
 
     def spans(self, run_id: str) -> list[Span]:
         """The spans of a run, in no order; none where no instrument recorded any. SuiteError for damage."""
-        return list(map(Span, *_columns(_table(self.path, SPANS, run_id), Span._fields)))
+        return [span for piece in _pieces(self.path, SPANS, run_id) for span in _spans(piece)]
 
     def step_records(self, run_id: str) -> list[StepRecord]:
         """The steps as they were recorded. SuiteError where their file is missing or damaged."""
-        return _step_records(self._whole(STEPS, run_id))
+        return [step for piece in self._whole(STEPS, run_id) for step in _step_records(piece)]
 
     def request_records(self, run_id: str) -> list[RequestRecord]:
         """The requests as they were recorded. SuiteError where their file is missing or damaged."""
-        return _request_records(self._whole(REQUESTS, run_id))
+        return [request for piece in self._whole(REQUESTS, run_id) for request in _request_records(piece)]
 
-    def _whole(self, kind: str, run_id: str) -> pa.Table:
+    def _whole(self, kind: str, run_id: str) -> Iterator[pa.Table]:
         fault = self.damaged.get(_table_name(kind, run_id))
         if fault is not None:
             raise SuiteError(fault)
-        return _table(self.path, kind, run_id)
+        return _pieces(self.path, kind, run_id)
 
     def _readable(self, kind: str, run_id: str) -> pa.Table:
         is_damaged = _table_name(kind, run_id) in self.damaged
@@ -464,7 +466,7 @@ def _table_faults(folder: Path, run: RunRecord) -> Iterator[tuple[str, str]]:
             yield _table_name(kind, run.run_id), f"{path} is missing"
             continue
         try:
-            _table(folder, kind, run.run_id)
+            deque(_pieces(folder, kind, run.run_id), maxlen=0)
         except SuiteError as error:
             yield _table_name(kind, run.run_id), str(error)
 
@@ -633,10 +635,28 @@ def _schema(kind: str) -> pa.Schema:
     return _request_schema() if kind == REQUESTS else _span_schema()
 
 
+def _pieces(folder: Path, kind: str, run_id: str) -> Iterator[pa.Table]:
+    """A table of a run some rows at a time, checked; none where there is no file. SuiteError for damage."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path, schema = folder / _table_name(kind, run_id), _schema(kind)
+    if not path.is_file():
+        return
+    try:
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(_PIECE_ROWS):
+                yield _checked(path, pa.Table.from_batches([batch]), schema, kind)
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise SuiteError(f"cannot read {path}: {error}") from error
+
+
 def _table(folder: Path, kind: str, run_id: str) -> pa.Table:
-    """A table of a run, checked; an empty one where there is no file. SuiteError where it is damaged."""
-    may_be_null = _SPAN_NULLABLE if kind == SPANS else _MAY_BE_NULL
-    return _read_columns(folder / _table_name(kind, run_id), _schema(kind), may_be_null)
+    """A whole table of a run, empty where there is no file. SuiteError where it is damaged."""
+    import pyarrow as pa
+
+    pieces = list(_pieces(folder, kind, run_id))
+    return pa.concat_tables(pieces) if pieces else _schema(kind).empty_table()
 
 
 def _frame(table: pa.Table) -> pd.DataFrame:
@@ -650,22 +670,15 @@ def _frame(table: pa.Table) -> pd.DataFrame:
     return frame
 
 
-def _read_columns(path: Path, schema: pa.Schema, may_be_null: Sequence[str]) -> pa.Table:
-    """The table of a file, every column of the schema in it; an empty one where there is no file."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        table = pq.read_table(path) if path.is_file() else schema.empty_table()
-    except (OSError, ValueError, pa.ArrowException) as error:
-        raise SuiteError(f"cannot read {path}: {error}") from error
+def _checked(path: Path, table: pa.Table, schema: pa.Schema, kind: str) -> pa.Table:
+    """The table with every column of the schema in it, and values where there must be some."""
     table = _with_later_columns(table, schema)
     missing = [name for name in schema.names if name not in table.column_names]
     if missing:
         raise SuiteError(
             f"{path} has no column {', '.join(missing)}: another version wrote it; read it with that version"
         )
-    _check_columns(path, table, schema, may_be_null)
+    _check_columns(path, table, schema, _SPAN_NULLABLE if kind == SPANS else _MAY_BE_NULL)
     return table
 
 
@@ -734,16 +747,25 @@ def _step_records(table: pa.Table) -> list[StepRecord]:
     return list(map(StepRecord, *columns))
 
 
-def _counts(table: pa.Table, counter: str) -> list[dict[str, int]]:
-    """Of each step the buffers it copied, and how often or how much."""
+def _counts(table: pa.Table, counter: str) -> list[Mapping[str, int]]:
+    """Of each step the buffers it copied, and how often or how much; equal ones are one object."""
     prefix = f"{counter}."
     found = [name for name in table.column_names if name.startswith(prefix)]
     if not found:
-        return [{} for _ in range(len(table))]
+        return [{}] * len(table)
     buffers = [name.removeprefix(prefix) for name in found]
+    known: dict[tuple[int, ...], Mapping[str, int]] = {}
     rows = zip(*_columns(table, found), strict=True)
-    return [{name: count for name, count in zip(buffers, row, strict=True) if count} for row in rows]
+    return [known.get(row) or known.setdefault(row, _non_zero(buffers, row)) for row in rows]
+
+
+def _non_zero(buffers: Sequence[str], row: Sequence[int]) -> dict[str, int]:
+    return {name: count for name, count in zip(buffers, row, strict=True) if count}
 
 
 def _request_records(table: pa.Table) -> list[RequestRecord]:
     return list(map(RequestRecord, *_columns(table, (item.name for item in fields(RequestRecord)))))
+
+
+def _spans(table: pa.Table) -> list[Span]:
+    return list(map(Span, *_columns(table, Span._fields)))
