@@ -13,7 +13,7 @@ import os
 import re
 import unicodedata
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
@@ -25,7 +25,7 @@ from pydantic import ValidationError
 
 from runner.measure import StepRecord
 from runner.spans import Span
-from suite.atomic_file import replace_file
+from suite.atomic_file import TEMPORARY, replace_file
 from suite.checks import Finding
 from suite.errors import SuiteError
 from suite.record import SCHEMA_VERSION, RequestRecord, RunRecord, Status
@@ -49,6 +49,9 @@ STEPS = "steps"
 REQUESTS = "requests"
 SPANS = "spans"
 TRACES = "traces"
+DAMAGED_RUNS = "runs.damaged.jsonl"
+
+_OF_RUNS = {STEPS: ".parquet", REQUESTS: ".parquet", SPANS: ".parquet", TRACES: ".json"}
 
 _MAX_NAME = 48
 _PIECE_ROWS = 65_536
@@ -98,6 +101,25 @@ def to_json(value: object, indent: int | None = None) -> bytes:
     return text.encode("utf-8", "backslashreplace")
 
 
+def _to_yaml(config: Mapping[str, object]) -> bytes:
+    from ruamel.yaml import YAML
+
+    yaml = YAML()
+    yaml.default_flow_style = False
+    yaml.width = 1000
+    buffer = io.BytesIO()
+    yaml.dump(json.loads(to_json(config)), buffer)
+    return buffer.getvalue()
+
+
+def as_stored(config: Mapping[str, object]) -> dict[str, Any]:
+    """A configuration as it is read back from config.yaml."""
+    from ruamel.yaml import YAML
+
+    stored: dict[str, Any] = YAML(typ="safe", pure=True).load(_to_yaml(config).decode())
+    return stored
+
+
 # Writing
 
 
@@ -130,15 +152,7 @@ class RunFolder:
         return cls(path)
 
     def write_config(self, config: Mapping[str, object]) -> None:
-        from ruamel.yaml import YAML
-
-        yaml = YAML()
-        yaml.default_flow_style = False
-        yaml.width = 1000
-        buffer = io.BytesIO()
-        plain = json.loads(to_json(config))
-        yaml.dump(plain, buffer)
-        _replace(self.path / CONFIG, buffer.getvalue())
+        _replace(self.path / CONFIG, _to_yaml(config))
 
     def write_environment(self, environment: Mapping[str, object]) -> None:
         _replace(self.path / ENVIRONMENT, to_json(environment, indent=2) + b"\n")
@@ -154,6 +168,39 @@ class RunFolder:
             except OSError:
                 os.truncate(path, size)
                 raise
+
+    def rewrite_runs(self, records: Iterable[RunRecord]) -> None:
+        """These runs and no others."""
+        lines = b"".join(to_json(record.model_dump(mode="json")) + b"\n" for record in records)
+        _replace(self.path / RUNS, lines)
+
+    def keep_damaged_runs(self) -> Path:
+        """Copy runs.jsonl as it is, onto no earlier copy."""
+        number, target = 1, self.path / DAMAGED_RUNS
+        while target.exists():
+            number += 1
+            target = self.path / f"{DAMAGED_RUNS}.{number}"
+        with _refusals(target):
+            content = (self.path / RUNS).read_bytes()
+        return write_file(target, content)
+
+    def clear_leftovers(self, run_ids: Collection[str]) -> None:
+        """Remove what a kill left: files half written, and tables of runs other than these."""
+        with _refusals(self.path):
+            for folder in (self.path, *(self.path / kind for kind in _OF_RUNS)):
+                for file in folder.glob(TEMPORARY):
+                    file.unlink(missing_ok=True)
+            for kind, suffix in _OF_RUNS.items():
+                for file in (self.path / kind).glob(f"*{suffix}"):
+                    if file.name.removesuffix(suffix) not in run_ids:
+                        file.unlink(missing_ok=True)
+                if kind != TRACES:
+                    (self.path / kind).mkdir(exist_ok=True)
+
+    def remove(self, name: str) -> None:
+        """A file that is no longer true."""
+        with _refusals(self.path / name):
+            (self.path / name).unlink(missing_ok=True)
 
     def write_steps(self, run_id: str, steps: Sequence[StepRecord]) -> None:
         _replace_table(self.path / _table_name(STEPS, run_id), _step_table(steps))
