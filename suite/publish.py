@@ -99,7 +99,18 @@ def _with_summary(loaded: LoadedRun, summed: Summed) -> LoadedRun:
     told = {finding.run_id for finding in summed.findings}
     untold = (loaded.damage(run.run_id) for run in loaded.runs if run.run_id not in told)
     warnings = [text for text in loaded.warnings if not text.startswith(SUMMARY)]
-    return replace(loaded, summary=summed.document, warnings=(*warnings, *filter(None, untold)))
+    warnings += [*filter(None, untold), *_resumed_at(loaded.environment)]
+    return replace(loaded, summary=summed.document, warnings=tuple(warnings))
+
+
+def _resumed_at(environment: Mapping[str, object]) -> list[str]:
+    moments = environment.get("resumed_utc")
+    if not isinstance(moments, list) or not moments:
+        return []
+    return [
+        f"the run was interrupted and resumed at {', '.join(map(str, moments))}: "
+        "the machine may have changed its pace in between"
+    ]
 
 
 def gate_warnings(runs: Sequence[RunRecord]) -> list[str]:
