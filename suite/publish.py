@@ -8,7 +8,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from suite.arms import named_arm
+from suite.attribution import Line, attribution
 from suite.bill import ArmBill, arm_bills, documents
+from suite.break_even import Cell, break_even
 from suite.checks import Finding, check_runs
 from suite.comparison import Comparison, compare, designs
 from suite.instrumented_runs import costs_by_arm
@@ -31,6 +33,7 @@ class Published:
     is_interrupted: bool
     bills: tuple[ArmBill, ...] = ()
     comparisons: tuple[Comparison, ...] = ()
+    attribution: tuple[Line, ...] = ()
     summary: Mapping[str, object] = field(default_factory=dict)  # what summary.json holds
 
     def document(self) -> dict[str, object]:
@@ -47,6 +50,8 @@ class Summed:
     costs: Mapping[ArmKey, StepCosts]
     comparisons: tuple[Comparison, ...]
     bills: tuple[ArmBill, ...]
+    attribution: tuple[Line, ...]
+    break_even: tuple[Cell, ...]
     document: Mapping[str, object]
 
 
@@ -66,10 +71,12 @@ def publish(path: Path, is_interrupted: bool | None = None) -> Published:
     folder = RunFolder(path)
     folder.write_summary(summed.document, to_csv(summed.arms))
     loaded = _with_summary(loaded, summed)
-    page = render(from_loaded(loaded, summed.costs, summed.comparisons, summed.bills))
+    data = from_loaded(
+        loaded, summed.costs, summed.comparisons, summed.bills, summed.attribution, summed.break_even
+    )
     return Published(
         path=path,
-        report=folder.write_report(page),
+        report=folder.write_report(render(data)),
         arms=summed.arms,
         findings=summed.findings,
         skipped=loaded.skipped,
@@ -77,6 +84,7 @@ def publish(path: Path, is_interrupted: bool | None = None) -> Published:
         is_interrupted=is_interrupted,
         bills=summed.bills,
         comparisons=summed.comparisons,
+        attribution=summed.attribution,
         summary=summed.document,
     )
 
@@ -87,11 +95,17 @@ def sum_up(loaded: LoadedRun, is_interrupted: bool) -> Summed:
     arms = summarise(loaded.runs, findings)
     costs = costs_by_arm(loaded.runs, loaded)
     comparisons = compare(loaded.runs, designs(loaded.cases), findings)
+    cells = break_even(loaded.runs, designs(loaded.cases), findings)
     document = to_document(arms, findings, loaded.skipped, is_interrupted, costs, comparisons)
     bills = arm_bills(loaded.whole_runs, loaded.step_records, loaded.spans)
     if bills:
         document["amplified"] = documents(bills)
-    return Summed(arms, findings, costs, comparisons, bills, document)
+    lines = attribution(loaded.whole_runs, loaded.step_records, findings, bills)
+    if lines:
+        document["attribution"] = [line.document() for line in lines]
+    if cells:
+        document["break_even"] = [cell.document() for cell in cells]
+    return Summed(arms, findings, costs, comparisons, bills, lines, cells, document)
 
 
 def _with_summary(loaded: LoadedRun, summed: Summed) -> LoadedRun:
