@@ -11,6 +11,7 @@ from mutants import (
     device_half,
     drafts,
     host_half,
+    keeping,
     measuring,
     micro,
     planning,
@@ -29,5 +30,17 @@ def by_name(mutants: Iterable[Mutant]) -> Mapping[str, Mutant]:
     return MappingProxyType(named)
 
 
-_PARTS = (planning, host_half, device_half, sampling, drafts, caching, checking, measuring, micro, traffic)
+_PARTS = (
+    planning,
+    host_half,
+    device_half,
+    sampling,
+    drafts,
+    caching,
+    checking,
+    measuring,
+    micro,
+    traffic,
+    keeping,
+)
 CATALOGUE = by_name(mutant for part in _PARTS for mutant in part.MUTANTS)
