@@ -19,7 +19,7 @@ model: tiny-qwen3
 traffic: {num_requests: 2, prompt_tokens: 4, output_tokens: 4}
 rounds: 6
 warmup_rounds: 1
-timeout_s: 20
+timeout_s: 60
 """
 RUN = ("run", "faults.yaml", "-o", "results", "--device", "inline", "--instrument", "off")
 SLOW = {"run_s": 0.05}
@@ -153,8 +153,8 @@ def refused(nursery, folder, *options, words):
 def test_a_changed_scenario_is_refused_with_key_and_both_values(nursery, killed):
     (nursery.folder / "faults.yaml").write_text(SCENARIO.replace("output_tokens: 4", "output_tokens: 5"))
     refused(nursery, killed, words=("faults: traffic.output_tokens.fixed is 5, and was 4",))
-    (nursery.folder / "faults.yaml").write_text(SCENARIO.replace("timeout_s: 20", "timeout_s: 30"))
-    refused(nursery, killed, words=("timeout_s is 30.0, and was 20.0",))
+    (nursery.folder / "faults.yaml").write_text(SCENARIO.replace("timeout_s: 60", "timeout_s: 70"))
+    refused(nursery, killed, words=("timeout_s is 70.0, and was 60.0",))
 
 
 def test_a_changed_option_is_refused_and_the_same_one_is_not(nursery):
