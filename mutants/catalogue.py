@@ -12,6 +12,7 @@ from mutants import (
     device_half,
     drafts,
     host_half,
+    keeping,
     measuring,
     micro,
     planning,
@@ -42,5 +43,6 @@ _PARTS = (
     measuring,
     micro,
     traffic,
+    keeping,
 )
 CATALOGUE = by_name(mutant for part in _PARTS for mutant in part.MUTANTS)

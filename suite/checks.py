@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from runner.measure import StepRecord
+from suite.errors import SuiteError
 from suite.metrics import is_completed, step_wall_ms
 from suite.record import Metric, RequestRecord, RunRecord, Status
 
@@ -50,6 +51,11 @@ _RULES = (
         "run-failed",
         "the run ended before all its requests did",
         "see the failure's detail; the times of such a run enter no statistic",
+    ),
+    Rule(
+        "tables-damaged",
+        "the steps and requests of a run are in its folder",
+        "put the file back, or have the run made again: `python -m suite run --resume RUN_DIR`",
     ),
     Rule(
         "tokens-wrong",
@@ -117,9 +123,22 @@ def check_runs(
     judged = [run for run in runs if not run.is_warmup and run.status is not Status.INTERRUPTED]
     findings: list[Finding] = []
     for run in judged:
-        broken = check_run(run, requests_of(run.run_id), steps_of(run.run_id))
+        broken = _check_recorded(run, requests_of, steps_of)
         findings += [finding for finding in broken if run.is_timed_alike or not finding.is_timing]
     return [*findings, *_too_few_rounds([run for run in judged if run.is_measured])]
+
+
+def _check_recorded(
+    run: RunRecord,
+    requests_of: Callable[[str], Sequence[RequestRecord]],
+    steps_of: Callable[[str], Sequence[StepRecord]],
+) -> list[Finding]:
+    """Of a run whose tables are gone only what its record says can be judged."""
+    try:
+        requests, steps = requests_of(run.run_id), steps_of(run.run_id)
+    except SuiteError as error:
+        return [_finding("tables-damaged", run, str(error)), *_tokens(run), *_logprobs(run)]
+    return check_run(run, requests, steps)
 
 
 def check_run(

@@ -21,6 +21,7 @@ from suite.errors import SuiteError
 if TYPE_CHECKING:
     from suite.commands import Screen
     from suite.plan import Options
+    from suite.resume import Given
 
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
@@ -132,7 +133,15 @@ OutputDir = Annotated[
 
 @app.command()
 def run(
-    paths: Paths,
+    context: typer.Context,
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="PATHS...",
+            help="Scenario files, or directories: of one, the *.yaml files directly in it.",
+            show_default=False,
+        ),
+    ] = None,
     device: Device = "auto",
     arms: Arms = None,
     rounds: Rounds = None,
@@ -193,6 +202,15 @@ def run(
     label: Annotated[
         str | None, typer.Option("--label", help="A name in the folder's name.", metavar="TEXT")
     ] = None,
+    resumed: Annotated[
+        Path | None,
+        typer.Option(
+            "--resume",
+            help="Finish the run in this folder, which was interrupted or killed. PATHS and options need not "
+            "be given; those that are must be what it began with.",
+            metavar="RUN_DIR",
+        ),
+    ] = None,
 ) -> None:
     """Run scenarios; write records, summary and report; print the results.
 
@@ -216,11 +234,53 @@ def run(
         raise SuiteError(f"{which} is about the run with instruments, and --instrument is off: leave it out")
     if goodput is not None:
         options = replace(options, overrides=(*options.overrides, goodput_override(goodput)))
-    place = _place(output_dir)
-    code = commands.run(paths, options, place, label, is_dry_run, _screen(is_json))
+    if resumed is not None:
+        given = _given(context, tuple(paths or ()), options)
+        code = commands.resume(resumed, given, _screen(is_json))
+    elif paths:
+        place = _place(output_dir)
+        code = commands.run(paths, options, place, label, is_dry_run, _screen(is_json))
+    else:
+        raise SuiteError(
+            "Missing argument PATHS: name scenario files, or a run to finish by --resume RUN_DIR"
+        )
     if not is_dry_run:
         _finish_output()  # what was measured decides the exit code, whoever reads the table
     _leave(code)
+
+
+_RESUMABLE = {
+    "device": "device",
+    "arms": "arms",
+    "rounds": "rounds",
+    "overrides": "set",
+    "goodput": "set",
+    "seed": "seed",
+    "instrument": "instrument",
+    "sync_check": "sync_check",
+    "is_traced": "torch_trace",
+    "has_window": "window",
+    "until_precision": "until_precision_percent",
+    "budget": "budget_s",
+}
+"""Parameter of `run` -> the key of config.yaml that says what it was."""
+
+_NEW_ONLY = {"output_dir": "--output-dir", "label": "--label", "is_dry_run": "--dry-run"}
+
+
+def _given(context: typer.Context, paths: tuple[Path, ...], options: Options) -> Given:
+    """What was said beside --resume. SuiteError for what only a new run has."""
+    from suite.resume import Given
+
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    names = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
+    for name in names:
+        if name in _NEW_ONLY:
+            raise SuiteError(
+                f"{_NEW_ONLY[name]} does not go with --resume: a run is finished in its own folder"
+            )
+    keys = dict.fromkeys(_RESUMABLE[name] for name in names if name in _RESUMABLE)
+    return Given(paths, options, tuple(keys))
 
 
 @app.command()

@@ -16,6 +16,7 @@ from suite.cost import CostLimits, CostSchedule, cost_document, cost_plan
 from suite.environment import DeviceFacts, capture
 from suite.errors import SuiteError
 from suite.experiment import EXIT_FINE, EXIT_INTERRUPTED, EXIT_WRONG, Experiment, Stop, exit_code
+from suite.folder_lock import writing
 from suite.kept_ceilings import of_cases, to_document
 from suite.metrics import DEFINITIONS
 from suite.plan import (
@@ -38,9 +39,10 @@ from suite.progress import (
 )
 from suite.publish import Published, publish
 from suite.record import RunRecord
+from suite.resume import Given, begin_again, reopen
 from suite.scenario import expand as expand_cases
 from suite.scenario import load_scenario
-from suite.store import RunFolder
+from suite.store import RunFolder, load_run
 from suite.summary import ArmSummary, summarise
 
 EXIT_USAGE = 2
@@ -80,16 +82,47 @@ def run(
         screen.show(_plan_lines(plan), plan.document())
         return EXIT_FINE
     folder, keep_device = _open_folder(plan, output_dir, label or plan.label)
+    with writing(folder.path):
+        return _run_plan(plan, folder, keep_device, (), screen)
+
+
+def resume(run_dir: Path, given: Given, screen: Screen) -> int:
+    """Finish an experiment that was interrupted or killed, in its own folder."""
+    load_run(run_dir)  # what is no run folder is told as such
+    with writing(run_dir):
+        resumed = reopen(run_dir, given, capture(sys.argv[1:]))
+        console = make_progress_console(sys.stderr)
+        for note in resumed.notes:
+            console.print(f"warning: {note}")
+        if resumed.is_finished:
+            console.print(f"{run_dir} is finished: all of its {len(resumed.kept)} runs were made")
+            _show_results(publish(run_dir), screen)
+            return EXIT_FINE
+        begin_again(resumed)
+        console.print(f"resuming {run_dir}: {len(resumed.kept)} runs are kept")
+        return _run_plan(resumed.plan, resumed.folder, resumed.check_device, resumed.kept, screen)
+
+
+def _run_plan(
+    plan: Plan,
+    folder: RunFolder,
+    take_device: Callable[[DeviceFacts], None],
+    done: Sequence[RunRecord],
+    screen: Screen,
+) -> int:
+    """Make the runs of a plan that are not done yet, write the summary and the page, print the table."""
     names: list[str] = []
 
     def on_device(device: DeviceFacts) -> None:
         names.append(device.name)
-        keep_device(device)
+        take_device(device)
 
     stop = Stop()
     with stop.on_interrupt():
-        with make_progress(make_progress_console(sys.stderr), plan) as progress:
-            experiment = Experiment(plan, folder.path, progress, stop, folder.append_run, on_device)
+        with make_progress(make_progress_console(sys.stderr), plan, len(done)) as progress:
+            experiment = Experiment(
+                plan, folder.path, progress, stop, folder.append_run, on_device, done=done
+            )
             records = experiment.run()
         name = names[0] if names else None
         folder.write_ceilings(to_document(of_cases(plan.cases, plan.device, name)))
@@ -131,6 +164,17 @@ def cost(
     """
     plan = cost_plan(path, options)
     folder, keep_device = _open_folder(plan, output_dir, f"{plan.label}-cost")
+    with writing(folder.path):
+        return _run_bill(plan, limits, folder, keep_device, screen)
+
+
+def _run_bill(
+    plan: Plan,
+    limits: CostLimits,
+    folder: RunFolder,
+    keep_device: Callable[[DeviceFacts], None],
+    screen: Screen,
+) -> int:
     stop, schedule = Stop(), CostSchedule(limits, folder.path)
 
     def keep(record: RunRecord) -> None:
@@ -150,7 +194,11 @@ def cost(
         [*found.lines, f"kept: {kept}", f"report: {published.report}"],
         {"folder": str(folder.path), "report": str(published.report), **found.document},
     )
-    return exit_code(records, stop.is_requested)
+    code = exit_code(records, stop.is_requested)
+    if code == EXIT_FINE and not found.has_costs:
+        make_progress_console(sys.stderr).print("error: nothing was measured: the notes above say why")
+        return EXIT_WRONG
+    return code
 
 
 def check(paths: Sequence[Path], options: Options, screen: Screen) -> int:

@@ -96,6 +96,7 @@ class Stop:
 class Experiment:
     """One execution of a plan. `keep` gets every record as soon as there is one.
 
+    `done`: records of runs that were made before; those runs count as made, and are not made again.
     `schedule` gives the runs of a case, those that were planned where it is not given; each is asked for once
     the record of the one before is there.
     """
@@ -111,6 +112,7 @@ class Experiment:
         is_timed: bool = True,
         worker_command: Sequence[str] = WORKER_COMMAND,
         schedule: Callable[[PlannedCase], Iterable[PlannedRun]] = PlannedCase.runs,
+        done: Sequence[RunRecord] = (),
     ) -> None:
         self.records: list[RunRecord] = []
         self.stopped: list[str] = []  # cases with fewer rounds than there might have been, and why
@@ -123,6 +125,7 @@ class Experiment:
         self._is_timed = is_timed
         self._worker_command = worker_command
         self._schedule = schedule
+        self._done = {record.run_id: record for record in done}
 
     def run(self) -> list[RunRecord]:
         """Every run of every case, or those up to the interruption. SuiteError where the disk refuses."""
@@ -137,9 +140,10 @@ class Experiment:
         return self.records
 
     def _run_case(self, planned: PlannedCase, pace: Pace) -> None:
-        """A worker for all runs; after a failure a fresh one for those that are left."""
+        """A worker for all runs; a fresh one after a failure, or after each run where they are isolated."""
         first = len(self.records)
-        pending = pace.needed(self._schedule(planned), lambda: self.records[first:])
+        needed = pace.needed(self._schedule(planned), lambda: self.records[first:])
+        pending = self._undone(needed)
         run = next(pending, None)
         while run is not None and not self._stop.is_requested:
             with WorkerProcess(self._worker_command, lambda: self._stop.is_requested) as worker:
@@ -149,10 +153,19 @@ class Experiment:
                     return
                 can_go_on = True
                 while run is not None and can_go_on and not self._stop.is_requested:
-                    can_go_on = self._run_arm(worker, planned, run)
+                    can_go_on = self._run_arm(worker, planned, run) and not _is_alone(planned, run)
                     run = next(pending, None)
         if pace.stopped is not None:
             self.stopped.append(f"{planned.title}: {pace.stopped}")
+
+    def _undone(self, runs: Iterable[PlannedRun]) -> Iterator[PlannedRun]:
+        """The runs less those that were made before, whose records take their place among ours."""
+        for run in runs:
+            record = self._done.get(run.run_id)
+            if record is None:
+                yield run
+            else:
+                self.records.append(record)
 
     def _open(self, worker: WorkerProcess, planned: PlannedCase) -> Failure | None:
         """Open the case; what is wrong with it would be wrong in every worker."""
@@ -266,6 +279,11 @@ class Experiment:
         self._keep(record)
         self.records.append(record)
         self._observer.run_finished(planned, record)
+
+
+def _is_alone(planned: PlannedCase, run: PlannedRun) -> bool:
+    """Whether a run shares its worker with no other: runs with repeats replay the first of them, there."""
+    return planned.is_isolated and not run.repeats
 
 
 def _failure(cause: WorkerGone | Interrupted) -> Failure:

@@ -97,12 +97,12 @@ def make_progress_console(stream: TextIO) -> Console:
 
 
 class LineProgress:
-    """A line for each finished run. `num_runs` is None where it is not known yet."""
+    """A line for each finished run. `num_runs` is None where it is not known yet; `num_done` were before."""
 
-    def __init__(self, console: Console, num_runs: int | None) -> None:
+    def __init__(self, console: Console, num_runs: int | None, num_done: int = 0) -> None:
         self._console = console
         self._total = "" if num_runs is None else f"/{num_runs}"
-        self._num_finished = 0
+        self._num_finished = num_done
 
     def __enter__(self) -> Self:
         return self
@@ -137,7 +137,7 @@ class LineProgress:
 class LiveProgress:
     """One bar over all runs with the state of the run in flight; failures stay above it."""
 
-    def __init__(self, console: Console, num_runs: int | None) -> None:
+    def __init__(self, console: Console, num_runs: int | None, num_done: int = 0) -> None:
         self._bar = Bar(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=20),
@@ -147,7 +147,7 @@ class LiveProgress:
             refresh_per_second=_REDRAWS_PER_SECOND,
             transient=True,
         )
-        self._task = self._bar.add_task("starting", total=num_runs)
+        self._task = self._bar.add_task("starting", total=num_runs, completed=num_done)
         self._title = ""
 
     def __enter__(self) -> Self:
@@ -190,12 +190,15 @@ class LiveProgress:
 Shown = LineProgress | LiveProgress
 
 
-def make_progress(console: Console, plan: Plan | None) -> AbstractContextManager[Shown]:
-    """Live where the stream is a terminal that can, lines elsewhere. None: how many runs is not known yet."""
+def make_progress(console: Console, plan: Plan | None, num_done: int = 0) -> AbstractContextManager[Shown]:
+    """Live where the stream is a terminal that can, lines elsewhere. None: how many runs is not known yet.
+
+    `num_done` of them were made before.
+    """
     is_live = console.is_terminal and not console.is_dumb_terminal
     kind = LiveProgress if is_live else LineProgress
     is_known = plan is not None and all(case.until is None for case in plan.cases)
-    return kind(console, plan.num_runs if plan is not None and is_known else None)
+    return kind(console, plan.num_runs if plan is not None and is_known else None, num_done)
 
 
 def _run_name(arm: str, run: PlannedRun | RunRecord) -> str:

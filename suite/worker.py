@@ -35,6 +35,7 @@ from suite.checks import cache_warnings
 from suite.environment import DeviceFacts, utc_text
 from suite.errors import SuiteError
 from suite.logprob_check import check_logprobs
+from suite.memory_errors import OUT_OF_MEMORY, tells_out_of_memory
 from suite.metrics import NONE_COMPLETED, is_completed, run_metrics
 from suite.prediction import predicts_wrong
 from suite.profile.window import CaptureWindow
@@ -189,12 +190,16 @@ def _check_hash(workload: Workload, opening: OpenCase) -> None:
 def _failure(error: Exception) -> Failure:
     """An exception as a value; a user's mistake needs no traceback."""
     if isinstance(error, DeviceError):
-        return Failure(kind="device", message=str(error), detail=error.traceback_text[-MAX_DETAIL:])
+        text = error.traceback_text[-MAX_DETAIL:]
+        is_memory = tells_out_of_memory(f"{error}\n{text}")
+        hint = " (as the system does where memory runs out)" if "(signal 9)" in str(error) else ""
+        return Failure(kind=OUT_OF_MEMORY if is_memory else "device", message=f"{error}{hint}", detail=text)
     if isinstance(error, (SuiteError, RunnerError)):
         return Failure(kind="refused", message=str(error))
     text = "".join(traceback.format_exception(error))
     message = f"{type(error).__name__}: {error}"
-    return Failure(kind="error", message=message, detail=text[-MAX_DETAIL:])
+    kind = OUT_OF_MEMORY if tells_out_of_memory(message) else "error"
+    return Failure(kind=kind, message=message, detail=text[-MAX_DETAIL:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -493,7 +498,12 @@ class CaseRunner:
             metrics=metrics,
             tokens=tokens,
             failure=failure,
-            notes=(*self._workload.notes, *([TRACED] if command.is_traced else []), *token_notes),
+            notes=(
+                *self._workload.notes,
+                *self._case.notes,
+                *([TRACED] if command.is_traced else []),
+                *token_notes,
+            ),
             warnings=(*cache_warnings(metrics, self._workload.begins_alike), *outcome.waits),
             num_steps=len(outcome.steps),
             num_requests=len(requests),

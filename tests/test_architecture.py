@@ -160,10 +160,7 @@ LAYERS = (
             *under("suite", "scenario_source schema store summary token_case torch_file traffic"),
             *under("suite", "child_environment instrumented_runs kept_ceilings step_costs worker_process"),
             *under("suite", "workload yaml_source"),
-            *under(
-                "suite",
-                "comparison goodput pace vllm_requests",
-            ),
+            *under("suite", "comparison goodput pace resume vllm_requests"),
             *under("suite", "attribution break_even"),
             *under("suite", "step_list step_list_check step_list_plan step_list_recorded"),
             *under("suite/traces", "azure_llm azure_lmm azure_lmm_rebased base block_lengths burstgpt"),
@@ -176,6 +173,13 @@ LAYERS = (
         own=(*FACTS, "runner.device.base", "suite"),
         not_own=("suite.oracle", "suite.worker"),
         never=(*HEAVY, *MACHINERY, "suite.oracle", "suite.worker"),
+    ),
+    Layer(
+        "files",
+        under("suite", "atomic_file folder_lock memory_errors"),
+        own=("suite.errors",),
+        loads=(),
+        never=("runner", *HEAVY),
     ),
     Layer(
         "captures",
@@ -226,7 +230,10 @@ LAYERS = (
         "ceilings",
         under("suite", "ceilings ceiling_store"),
         libraries=("psutil", "pydantic"),
-        own=(*FACTS, "runner.spans", "suite.ceilings", "suite.command_costs", "suite.environment"),
+        own=(
+            *(*FACTS, "runner.spans", "suite.ceilings", "suite.command_costs", "suite.environment"),
+            "suite.atomic_file",
+        ),
         never=(*HEAVY, *MACHINERY, "runner.device", "suite.oracle", "suite.worker", "suite.micro"),
     ),
     Layer(

@@ -223,7 +223,7 @@ class FakeExperiment:
     outcome: tuple = ()
     stops = False
 
-    def __init__(self, plan, folder, observer, stop, keep, on_device, is_timed=True):
+    def __init__(self, plan, folder, observer, stop, keep, on_device, is_timed=True, done=()):
         self.folder, self.stop, self.keep, self.on_device = folder, stop, keep, on_device
         self.stopped = []
 
