@@ -193,11 +193,18 @@ def run(
     label: Annotated[
         str | None, typer.Option("--label", help="A name in the folder's name.", metavar="TEXT")
     ] = None,
+    is_strict: Annotated[
+        bool,
+        typer.Option(
+            "--strict",
+            help="Exit with 1 where a run is INVALID for timing: noise, load, drift, too few rounds.",
+        ),
+    ] = False,
 ) -> None:
     """Run scenarios; write records, summary and report; print the results.
 
-    Exit codes: 0 fine; 1 wrong tokens in a right arm, or a run failed; 2 usage or configuration;
-    130 interrupted, partial results kept.
+    Exit codes: 0 fine; 1 wrong tokens in a right arm, wrong accounts, or a run failed, and with --strict
+    INVALID for timing; 2 usage or configuration; 130 interrupted, partial results kept.
     """
     from suite import commands
     from suite.goodput import goodput_override
@@ -217,7 +224,7 @@ def run(
     if goodput is not None:
         options = replace(options, overrides=(*options.overrides, goodput_override(goodput)))
     place = _place(output_dir)
-    code = commands.run(paths, options, place, label, is_dry_run, _screen(is_json))
+    code = commands.run(paths, options, place, label, is_dry_run, _screen(is_json), is_strict)
     if not is_dry_run:
         _finish_output()  # what was measured decides the exit code, whoever reads the table
     _leave(code)

@@ -49,11 +49,18 @@ def publish(path: Path, is_interrupted: bool | None = None) -> Published:
     loaded = load_run(path)
     if is_interrupted is None:
         is_interrupted = loaded.is_interrupted
-    findings = check_runs(loaded.runs, loaded.request_records, loaded.step_records)
+    design_of = designs(loaded.cases)
+    findings = check_runs(
+        loaded.runs,
+        loaded.request_records,
+        loaded.step_records,
+        loaded.spans,
+        {key: design.metrics for key, design in design_of.items()},
+    )
     arms = summarise(loaded.runs, findings)
     folder = RunFolder(path)
     costs = costs_by_arm(loaded.runs, loaded)
-    comparisons = compare(loaded.runs, designs(loaded.cases), findings)
+    comparisons = compare(loaded.runs, design_of, findings)
     summary = to_document(arms, findings, loaded.skipped, is_interrupted, costs, comparisons)
     bills = arm_bills(loaded.runs, loaded.step_records, loaded.spans)
     if bills:

@@ -144,7 +144,8 @@ LAYERS = (
             *under("suite", "scenario_source schema store summary token_case torch_file traffic"),
             *under("suite", "child_environment instrumented_runs kept_ceilings step_costs worker_process"),
             *under("suite", "workload yaml_source"),
-            *under("suite", "comparison goodput pace vllm_requests"),
+            *under("suite", "comparison cpu_use goodput gpu_use pace vllm_requests"),
+            *under("suite/validity", "accounts machine nesting rounds rule schedule steadiness tokens"),
             *under("suite/traces", "azure_llm azure_lmm azure_lmm_rebased base block_lengths burstgpt"),
             *under("suite/traces", "lines mooncake opening reading sample servegen servegen_dataset vidur"),
         ),
@@ -272,7 +273,7 @@ LAYERS = (
         libraries=("numpy", "pandas", "plotly", "jinja2", "markupsafe"),
         own=(
             *("runner.core", "runner.measure", "runner.spans", "suite.record", "suite.metrics"),
-            *("suite.checks", "suite.control", "suite.summary", "suite.report"),
+            *("suite.checks", "suite.control", "suite.summary", "suite.validity.rule", "suite.report"),
             *("suite.amplification", "suite.bill", "suite.ceilings", "suite.cost_tables", "suite.step_costs"),
             *("suite.comparison", "suite.ratios", "suite.verdict"),
         ),

@@ -319,6 +319,38 @@ def test_the_exit_code_tells_how_it_ended_and_a_report_is_always_written(run, tm
     assert load_run(folder).is_interrupted == stops
 
 
+def lonely(**changes):
+    """One round of one request: too few to be VALID for timing, and right in all else."""
+    requests = [make_request("a")]
+    rows = {"num_rows": 1}
+    steps = [
+        make_step(0, 0, 10, "prefill", num_tokens=8, **rows),
+        *(make_step(number, 10 * number, 10 * number + 10, num_tokens=1, **rows) for number in (1, 2)),
+    ]
+    return [(make_run(requests, steps, run_id="r0", **changes), requests, steps)]
+
+
+def test_invalid_for_timing_is_marked_and_fails_the_command_only_with_strict(run):
+    for arguments, code in (((), 0), (("--strict",), 1)):
+        result = run(lonely(), *arguments)
+        assert result.exit_code == code and "INVALID (too-few-rounds)" in result.stdout
+    two = [lonely()[0], *lonely()]
+    two[1] = (two[1][0].model_copy(update={"run_id": "r1", "round": 1}), *two[1][1:])
+    result = run(two, "--strict")
+    assert result.exit_code == 0 and "INVALID" not in result.stdout
+
+
+def test_wrong_accounts_fail_the_command_with_or_without_strict(run):
+    """A run whose record counts one request more than there are."""
+    for arguments in ((), ("--strict",)):
+        result = run(lonely(num_requests=2), *arguments)
+        assert result.exit_code == 1 and "INVALID (requests-conserved)" in result.stdout
+
+
+def test_an_interrupted_run_ends_with_130_however_strict(run):
+    assert run(lonely(num_requests=2), "--strict", stops=True).exit_code == 130
+
+
 def test_a_report_made_anew_of_a_killed_run_is_marked_and_of_a_finished_one_is_the_same(run, tmp_path):
     run(outcomes())
     folder = only_folder(tmp_path)
