@@ -62,6 +62,7 @@ def _correctness(
     yield from accounts.requests_failed(run, requests)
     yield from accounts.requests_conserved(run, requests)
     yield from accounts.tokens_conserved(run, requests, steps)
+    yield from accounts.other_steps(run)
     yield from accounts.tokens_counted(run, requests)
     yield from accounts.times_in_order(run, requests)
     yield from accounts.littles_law(run, requests, steps)

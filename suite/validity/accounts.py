@@ -78,6 +78,11 @@ def num_computed(request: RequestRecord) -> int:
     return needed + request.num_recomputed_tokens + request.num_wasted_tokens + rejected
 
 
+def other_steps(run: RunRecord) -> Iterable[Finding]:
+    if run.step_list is not None and run.step_list.difference is not None:
+        yield broken("other-steps", run, run.step_list.difference)
+
+
 def tokens_counted(run: RunRecord, requests: Sequence[RequestRecord]) -> Iterable[Finding]:
     for request in requests:
         counts = (request.num_output_tokens, len(request.output_ids), len(request.token_ns))

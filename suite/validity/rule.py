@@ -78,6 +78,12 @@ _CORRECTNESS = (
         FAULT,
     ),
     Rule(
+        "other-steps",
+        "a run of a list of steps takes exactly those: how many, the rows, tokens and images of each",
+        "raise runner.max_num_seqs, runner.num_blocks, runner.num_encoder_slots or runner.num_resident_rows: "
+        "an async arm gives back what a request held one step after it ended",
+    ),
+    Rule(
         "tokens-counted",
         "the output tokens of a request are counted alike by its number, its ids and its times",
         FAULT,
