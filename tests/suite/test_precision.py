@@ -215,12 +215,25 @@ def test_options_are_read_and_stored(planned):
 @pytest.mark.parametrize(
     ("percent", "budget", "words"),
     [
-        ("1", None, "--until-precision 1: write a percentage above 0, such as 1%"),
+        (
+            "1",
+            None,
+            "--until-precision 1: it must be a percentage above 0 and at most 100, with its sign: write for",
+        ),
         ("0%", None, "above 0"),
         ("-1%", None, "above 0"),
         ("nan%", None, "above 0"),
-        ("1%", "10", "--budget 10: write a duration above 0, such as 90s, 10m or 1h"),
+        (
+            "1%",
+            "10",
+            "--budget 10: it must be a duration above 0 and at most 2700h, with its unit: write for instance",
+        ),
         ("1%", "0m", "above 0"),
+        ("200%", None, "--until-precision 200%: it must be a percentage above 0 and at most 100"),
+        ("1e-3%", None, "with its sign"),
+        ("", None, "--until-precision '': it must be"),
+        ("1%", "2701h", "at most 2700h"),
+        ("1%", " ", "--budget '': it must be"),
         (None, "10m", "--budget 10m: it goes with --until-precision"),
     ],
 )
