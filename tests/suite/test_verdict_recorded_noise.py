@@ -1,4 +1,4 @@
-"""Verdicts on noise as a machine made it: effects planted over residuals of real rounds, drawn again and again.
+"""Verdicts on noise as a machine made it: effects planted over residuals of real rounds, drawn many times.
 
 tests/data/round-noise.json holds what single runs of 22 A/A rounds were off by (tools/round_noise.py), on two
 cores that other programs kept busy: of heavier tails than a normal distribution, and scaled here to the noise
