@@ -93,11 +93,11 @@ class GpuWatch:
             return None
 
     def _event_reasons(self) -> int:
-        """Under its name since driver 535, or the one before."""
-        nvml = self._nvml
-        if hasattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons"):
-            return int(nvml.nvmlDeviceGetCurrentClocksEventReasons(self._handle))
-        return int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle))
+        """Under its name since driver 535, or the one before: an older driver refuses the new one."""
+        new = self._ask(lambda: int(self._nvml.nvmlDeviceGetCurrentClocksEventReasons(self._handle)))
+        if new is not None:
+            return new
+        return int(self._nvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle))
 
     def _count_others(self) -> int:
         """In a container the driver may know our process by another number: one is ours then all the same."""

@@ -63,15 +63,6 @@ def test_of_a_run_with_instruments_the_load_is_not_judged():
     assert rules(cpu=use(1.8, 0.8), instrument="events") == []
 
 
-def _busy(seconds, code="while True: pass"):
-    child = subprocess.Popen([sys.executable, "-c", code])
-    try:
-        time.sleep(seconds)
-    finally:
-        child.kill()
-        child.wait()
-
-
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="cores cannot be chosen here")
 def test_a_process_that_is_not_ours_is_counted_as_foreign_and_one_that_is_as_ours():
     """A child that is busy for half a second, once said to be ours and once not."""
@@ -203,17 +194,21 @@ def test_what_a_driver_refuses_is_unknown_and_the_run_goes_on():
     assert rules(gpu=GpuUse(name="GPU")) == []
 
 
-def test_an_older_driver_is_asked_by_the_older_name():
+def test_an_older_driver_or_library_is_asked_by_the_older_name():
     nvml = FakeNvml(refuses=["nvmlDeviceGetCurrentClocksEventReasons"])
-    older = SimpleNamespace(
-        **{
-            name: getattr(nvml, name)
-            for name in dir(FakeNvml)
-            if "nvml" in name.lower() and name != "nvmlDeviceGetCurrentClocksEventReasons"
-        },
-        nvmlDeviceGetCurrentClocksThrottleReasons=lambda handle: 0x20,
-    )
-    assert watched(older).throttled_by == ("temperature (software)",)
+    nvml.nvmlDeviceGetCurrentClocksThrottleReasons = lambda handle: 0x20
+    assert watched(nvml).throttled_by == ("temperature (software)",)
+
+
+def test_the_library_has_every_name_we_ask_it_by_and_the_bits_mean_what_we_say():
+    library = pytest.importorskip("pynvml")
+    names = [name for name in dir(FakeNvml) if name.lower().startswith("nvml")]
+    assert [name for name in names if not hasattr(library, name)] == []
+    assert FakeNvml.NVML_CLOCK_SM == library.NVML_CLOCK_SM
+    assert FakeNvml.NVML_TEMPERATURE_GPU == library.NVML_TEMPERATURE_GPU
+    asked = {"SwPowerCap", "HwSlowdown", "SwThermalSlowdown", "HwThermalSlowdown", "HwPowerBrakeSlowdown"}
+    bits = {getattr(library, f"nvmlClocksThrottleReason{name}") for name in asked}
+    assert bits == set(gpu_use._THROTTLES)
 
 
 @pytest.mark.parametrize(
