@@ -211,11 +211,18 @@ def run(
             metavar="RUN_DIR",
         ),
     ] = None,
+    is_strict: Annotated[
+        bool,
+        typer.Option(
+            "--strict",
+            help="Exit with 1 where a run is INVALID for timing: noise, load, drift, too few rounds.",
+        ),
+    ] = False,
 ) -> None:
     """Run scenarios; write records, summary and report; print the results.
 
-    Exit codes: 0 fine; 1 wrong tokens in a right arm, or a run failed; 2 usage or configuration;
-    130 interrupted, partial results kept.
+    Exit codes: 0 fine; 1 wrong tokens in a right arm, wrong accounts, or a run failed, and with --strict
+    INVALID for timing; 2 usage or configuration; 130 interrupted, partial results kept.
     """
     from suite import commands
     from suite.goodput import goodput_override
@@ -239,7 +246,7 @@ def run(
         code = commands.resume(resumed, given, _screen(is_json))
     elif paths:
         place = _place(output_dir)
-        code = commands.run(paths, options, place, label, is_dry_run, _screen(is_json))
+        code = commands.run(paths, options, place, label, is_dry_run, _screen(is_json), is_strict)
     else:
         raise SuiteError(
             "Missing argument PATHS: name scenario files, or a run to finish by --resume RUN_DIR"

@@ -12,6 +12,7 @@ from runner.core import RunnerError
 from runner.device.base import DEVICE_KINDS
 from runner.models import ALL_MODELS, get_model
 from suite.arms import arm_lines, named_arm
+from suite.checks import has_wrong_accounts
 from suite.cost import CostLimits, CostSchedule, cost_document, cost_plan
 from suite.environment import DeviceFacts, capture
 from suite.errors import SuiteError
@@ -75,8 +76,12 @@ def run(
     label: str | None,
     is_dry_run: bool,
     screen: Screen,
+    is_strict: bool = False,
 ) -> int:
-    """Plan, run every case, write the summary and the page, print the table."""
+    """Plan, run every case, write the summary and the page, print the table.
+
+    `is_strict`: a run that is INVALID for timing fails the command; wrong accounts always do.
+    """
     plan = make_plan(paths, options)
     if is_dry_run:
         screen.show(_plan_lines(plan), plan.document())
@@ -134,7 +139,14 @@ def _run_plan(
     except OSError as error:  # what was measured lies in the folder, whoever reads the table
         warning = f"standard output cannot be written: {error.strerror}; see {published.report}"
         make_progress_console(sys.stderr).print(warning)
-    return exit_code(records, published.is_interrupted)
+    code = exit_code(records, published.is_interrupted)
+    return EXIT_WRONG if code == EXIT_FINE and _is_doubted(published, is_strict) else code
+
+
+def _is_doubted(published: Published, is_strict: bool) -> bool:
+    """Whether validity fails the command: a figure is not what it says, or asked for, a time is in doubt."""
+    is_in_doubt = is_strict and any(finding.is_timing for finding in published.findings)
+    return is_in_doubt or has_wrong_accounts(published.findings)
 
 
 def _open_folder(plan: Plan, output_dir: Path, label: str) -> tuple[RunFolder, Callable[[DeviceFacts], None]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from suite.checks import Finding
+from suite.checks import Finding, invalid_runs
 from suite.metrics import DEFINITIONS
 from suite.ratios import Interval, Ratio, factor, holm, paired_ratio
 from suite.record import RunRecord, Status
@@ -26,8 +26,6 @@ _NOT_OPEN = ("all_at_once", "closed_loop")
 WRONG_ARM = "wrong by design, speed not judged"
 WRONG_TOKENS = "wrong tokens, speed not judged"
 WRONG_REFERENCE = "the reference arm has wrong tokens"
-
-_OF_ALL_ROUNDS = "too-few-rounds"  # a finding that says nothing against the run it stands at
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +103,7 @@ def compare(
     runs: Sequence[RunRecord], design_of: Mapping[CaseKey, Design], findings: Sequence[Finding] = ()
 ) -> tuple[Comparison, ...]:
     """Every arm of every case against its reference, in the order the arms first ran."""
-    invalid = frozenset(finding.run_id for finding in findings if finding.rule != _OF_ALL_ROUNDS)
+    invalid = invalid_runs(findings)
     cases: dict[CaseKey, list[RunRecord]] = {}
     for run in runs:
         cases.setdefault((run.scenario, run.case_id), []).append(run)

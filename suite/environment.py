@@ -31,6 +31,7 @@ _PACKAGES = (
     "pyarrow",
     "plotly",
     "nvtx",
+    "nvidia-ml-py",
     "pydantic",
     "ruamel.yaml",
     "rich",

@@ -41,6 +41,9 @@ WRONG_ARM, WRONG_TOKENS = "wrong arm", "wrong tokens"
 """Stand for the speed of a negative control and of an arm with wrong tokens: it is never judged."""
 
 _SHARES = (("cache hits", "prefix_cache_hit_rate"), ("drafts accepted", "acceptance_rate"))
+_THIN = "*"
+"""Marks a percentile of too few samples."""
+
 _LATENCIES = (("TTFT", "ttft_ms"), ("ITL", "itl_ms"), ("E2E", "e2e_ms"))
 
 
@@ -305,12 +308,14 @@ def _print_arms(console: Console, arms: Sequence[ArmSummary]) -> None:
         table.add_row(*(Text(cell) for cell in row))
     if Measurement.get(console, console.options.update(max_width=_UNBOUNDED), table).maximum <= console.width:
         console.print(table, soft_wrap=False)
-        console.print("medians over n measured rounds; p50 and p99 are each round's own percentiles")
-        return
-    for row in rows:
-        for name, cell in zip(header, row, strict=True):
-            console.print(f"{name}: {cell}")
-        console.print()
+        console.print("medians over n valid rounds; p50 and p99 are each round's own percentiles")
+    else:
+        for row in rows:
+            for name, cell in zip(header, row, strict=True):
+                console.print(f"{name}: {cell}")
+            console.print()
+    if any(_THIN in cell for row in rows for cell in row[4:]):
+        console.print(f"{_THIN} of fewer than 100 samples a round: little else than the maximum")
 
 
 def _is_on(arm: ArmSummary, metric: str) -> bool:
@@ -324,7 +329,7 @@ def _cells(arm: ArmSummary, shares: Sequence[str]) -> list[str]:
     latencies = [
         f"{_median(arm, f'median_{metric}')} / {_median(arm, f'p99_{metric}')}" for _, metric in _LATENCIES
     ]
-    throughput = f"{_median(arm, 'output_throughput')} (n={arm.num_rounds})"
+    throughput = f"{_median(arm, 'output_throughput')} (n={arm.num_rounds - arm.num_invalid})"
     tokens = tokens_text(arm.tokens)
     if arm.control is not None:
         tokens = control_text(arm.tokens, arm.control)
@@ -352,4 +357,6 @@ def _validity(arm: ArmSummary) -> str:
 
 def _median(arm: ArmSummary, metric: str) -> str:
     summary = arm.metrics.get(metric)
-    return "n/a" if summary is None or summary.median is None else number(summary.median)
+    if summary is None or summary.median is None:
+        return "n/a"
+    return f"{number(summary.median)}{_THIN if summary.caution else ''}"

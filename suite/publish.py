@@ -93,11 +93,20 @@ def publish(path: Path, is_interrupted: bool | None = None) -> Published:
 
 def sum_up(loaded: LoadedRun, is_interrupted: bool) -> Summed:
     """The summary of a run folder; steps and requests are read a run at a time, so that any number fits."""
-    findings = tuple(check_runs(loaded.runs, loaded.request_records, loaded.step_records))
+    design_of = designs(loaded.cases)
+    findings = tuple(
+        check_runs(
+            loaded.runs,
+            loaded.request_records,
+            loaded.step_records,
+            loaded.spans,
+            {key: design.metrics for key, design in design_of.items()},
+        )
+    )
     arms = summarise(loaded.runs, findings)
     costs = costs_by_arm(loaded.runs, loaded)
-    comparisons = compare(loaded.runs, designs(loaded.cases), findings)
-    cells = break_even(loaded.runs, designs(loaded.cases), findings)
+    comparisons = compare(loaded.runs, design_of, findings)
+    cells = break_even(loaded.runs, design_of, findings)
     document = to_document(arms, findings, loaded.skipped, is_interrupted, costs, comparisons)
     bills = arm_bills(loaded.whole_runs, loaded.step_records, loaded.spans)
     if bills:

@@ -470,6 +470,16 @@ class LoadedRun:
         return _schema(kind).empty_table() if is_damaged else _table(self.path, kind, run_id)
 
 
+def stored_records(path: Path, run_id: str) -> tuple[list[RequestRecord], list[StepRecord]]:
+    """The requests and the steps of one run of a folder that is still being written."""
+    steps = _read_table(path / STEPS / f"{run_id}.parquet", _step_schema(()))
+    requests = _read_table(path / REQUESTS / f"{run_id}.parquet", _request_schema())
+    return (
+        [_request_record(row) for row in requests.to_dict("records")],
+        [_step_record(row) for row in steps.to_dict("records")],
+    )
+
+
 def load_run(path: Path) -> LoadedRun:
     """Open a run folder, complete or not. SuiteError where it is none or was written otherwise."""
     _check_is_run(path)

@@ -160,7 +160,8 @@ LAYERS = (
             *under("suite", "scenario_source schema store summary token_case torch_file traffic"),
             *under("suite", "child_environment instrumented_runs kept_ceilings step_costs worker_process"),
             *under("suite", "workload yaml_source"),
-            *under("suite", "comparison goodput pace resume vllm_requests"),
+            *under("suite", "comparison cpu_use goodput gpu_use pace resume vllm_requests"),
+            *under("suite/validity", "accounts machine nesting rounds rule schedule steadiness tokens"),
             *under("suite", "attribution break_even"),
             *under("suite", "step_list step_list_check step_list_plan step_list_recorded"),
             *under("suite/traces", "azure_llm azure_lmm azure_lmm_rebased base block_lengths burstgpt"),
@@ -300,7 +301,7 @@ LAYERS = (
         libraries=("numpy", "pandas", "plotly", "jinja2", "markupsafe"),
         own=(
             *("runner.core", "runner.measure", "runner.spans", "suite.record", "suite.metrics"),
-            *("suite.checks", "suite.control", "suite.summary", "suite.report"),
+            *("suite.checks", "suite.control", "suite.summary", "suite.validity.rule", "suite.report"),
             *("suite.amplification", "suite.bill", "suite.ceilings", "suite.cost_tables", "suite.step_costs"),
             *("suite.attribution", "suite.break_even", "suite.comparison", "suite.ratios", "suite.verdict"),
         ),

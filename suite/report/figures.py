@@ -85,6 +85,9 @@ def throughput(series: Sequence[Series], name: str = "output_throughput") -> Cha
         )
     )
     rounds = sorted({len(one.values(name)) for one in shown})
+    doubted = [(key, run) for key, one in zip(keys, shown, strict=True) for run in one.invalid_runs]
+    if doubted:
+        figure.add_trace(_invalid_rounds(doubted, name))
     figure.update_layout(
         height=100 + 54 * len(shown),
         xaxis=_rate_axis([value for one in shown for value in one.values(name)]),
@@ -94,8 +97,28 @@ def throughput(series: Sequence[Series], name: str = "output_throughput") -> Cha
     return Chart(
         title,
         f"Output tokens per second (tok/s); each mark is one measured round, n = {counts} for each "
-        "line; the upright stroke is the median. The axis need not start at zero.",
+        "line; the upright stroke is the median. The axis need not start at zero."
+        + (" A cross is a round that is INVALID: it is in no figure." if doubted else ""),
         figure,
+    )
+
+
+def _invalid_rounds(doubted: Sequence[tuple[str, MeasuredRun]], name: str) -> go.Scatter:
+    """Shown, and in no median."""
+    shown = [
+        (run.record.metrics[name].value, key, run.record.round + 1)
+        for key, run in doubted
+        if name in run.record.metrics
+    ]
+    return go.Scatter(
+        x=[value for value, _, _ in shown],
+        y=[key for _, key, _ in shown],
+        customdata=[round_number for _, _, round_number in shown],
+        mode="markers",
+        name="INVALID",
+        meta="rounds that are INVALID",
+        marker={"symbol": "x-thin-open", "size": 11, "color": LIGHT[-1], "line": {"width": 2}},
+        hovertemplate="round %{customdata}, INVALID: %{x} tok/s<extra></extra>",
     )
 
 
@@ -116,7 +139,7 @@ def _rounds(chosen: Sequence[tuple[str, Series]], name: str, index: int) -> go.S
     points = [
         (run.record.metrics[name].value, key, run.record.round + 1)
         for key, one in chosen
-        for run in one.runs
+        for run in one.valid_runs
         if name in run.record.metrics and run.record.metrics[name].value is not None
     ]
     return go.Scatter(
@@ -173,9 +196,9 @@ def latency(labelled: Sequence[tuple[str, Series]], kind: str, max_points: int) 
 
 
 def _pooled_latencies(one: Series, kind: str) -> Samples:
-    if not one.runs:
-        return Samples(np.empty(0), one.reason(kind))
-    return latency_samples([run.requests for run in one.runs], kind)
+    if not one.valid_runs:
+        return Samples(np.empty(0), one.reason(f"median_{kind}"))
+    return latency_samples([run.requests for run in one.valid_runs], kind)
 
 
 def _ecdf(label: str, samples: Samples, index: int, max_points: int) -> go.Scatter:
@@ -197,7 +220,7 @@ def _latency_caption(
     drawn: Sequence[tuple[Series, Samples]], what: str, max_points: int, absent: Sequence[str]
 ) -> str:
     total = sum(samples.num for _, samples in drawn)
-    rounds = sum(len(one.runs) for one, _ in drawn)
+    rounds = sum(len(one.valid_runs) for one, _ in drawn)
     text = f"Milliseconds; n = {total:,} {what}, {plural(rounds, 'round')} pooled."
     if len(drawn) == 1:
         values = drawn[0][1].values
@@ -234,7 +257,7 @@ def _ms_axis(samples: Sequence[Samples]) -> dict[str, Any]:
 def step_times(one: Series) -> Chart:
     """Device, host and wall time of a step by its kind: median, quartiles, 5th and 95th percentile."""
     title = "Time of a step, by kind"
-    frames = [run.steps for run in one.runs]
+    frames = [run.steps for run in one.valid_runs]
     boxes = [
         (kind, CLOCKS[column], step_samples(frames, column, kind)) for kind in STEP_KINDS for column in CLOCKS
     ]
@@ -251,7 +274,7 @@ def step_times(one: Series) -> Chart:
     steps = ", ".join(f"{kind} {count:,}" for kind, count in counts.items())
     return Chart(
         title,
-        f"Milliseconds; n = steps of {plural(len(one.runs), 'round')} pooled: {steps}. Box: quartiles and "
+        f"Milliseconds; n = steps of {plural(len(frames), 'round')} pooled: {steps}. Box: quartiles and "
         f"median; whiskers: {WHISKERS[0]}th and {WHISKERS[1]}th percentile. Device: from a step's first "
         "command to the end of its last. Host: its own work, waits left out. Wall: from the end of the "
         "step before.",

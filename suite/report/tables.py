@@ -194,9 +194,11 @@ def hits_cell(one: Series) -> Cell:
     if not one.has_cache:
         return text("off" if one.runs else undefined(one.reason("prefix_cache_hit_rate")))
     cell = metric_cell(one, (("", "prefix_cache_hit_rate"),))
-    if not one.warnings:
+    is_broken = any(finding.rule == "cache-hits" for finding in one.findings)
+    if not is_broken and not one.warnings:
         return cell
-    return replace(cell, lines=(*cell.lines, Line("? repeated prompts", note="see the answer")), mark="doubt")
+    where = "see Validity" if is_broken else "see the answer"  # a warning, in older result files
+    return replace(cell, lines=(*cell.lines, Line("? repeated prompts", note=where)), mark="doubt")
 
 
 def drafts_cell(one: Series) -> Cell:
@@ -328,7 +330,7 @@ def step_times(one: Series) -> Table:
     rows = []
     for kind in STEP_KINDS:
         for column, clock in {**CLOCKS, HASH: "hashing prompts, for the prefix cache"}.items():
-            found = step_samples([run.steps for run in one.runs], column, kind)
+            found = step_samples([run.steps for run in one.valid_runs], column, kind)
             if found.num and (column != HASH or found.values[-1] > 0):
                 shares = np.percentile(found.values, [50, 95, 99, 100])
                 rows.append(
