@@ -57,6 +57,14 @@ class Profiler(StrEnum):
 
 class Form(StrEnum):
     PERFETTO = "perfetto"
+    PYTEST_BENCHMARK = "pytest-benchmark"
+
+
+class CompareForm(StrEnum):
+    TABLE = "table"
+    MARKDOWN = "markdown"
+    JSON = "json"
+    HTML = "html"
 
 
 class Commands(typer.core.TyperGroup):
@@ -335,6 +343,55 @@ def report(
     from suite import commands
 
     _leave(commands.report(run_dir, _screen(is_json)))
+
+
+FailOn = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--fail-on",
+        help="Exit code 1 where the whole interval of a change lies beyond: 'output_throughput<-3%' or "
+        "'p99_ttft_ms>+5%'; repeatable.",
+        metavar="LIMIT",
+    ),
+]
+
+
+@app.command()
+def compare(
+    run_dirs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN_DIR...", help="Run folders; the first is the base.", show_default=False),
+    ],
+    metrics: Annotated[
+        list[str] | None,
+        typer.Option("--metric", help="Instead of the primary ones; repeatable.", metavar="NAME"),
+    ] = None,
+    fail_on: FailOn = None,
+    is_across_machines: Annotated[
+        bool,
+        typer.Option("--across-machines", help="Compare runs of different machines or versions, marked so."),
+    ] = False,
+    form: Annotated[
+        CompareForm | None,
+        typer.Option("--format", help="table, or what --output ends in.", show_default=False),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Write it to a file: .md, .json or .html.", metavar="FILE"),
+    ] = None,
+    is_json: Json = False,
+) -> None:
+    """Hold run folders against the first of them, case by case: matched by content, in the same arms.
+
+    Exit code 1 where --fail-on is broken, or finds no data.
+    """
+    from suite.compare_folders import CompareOptions, compare_command
+
+    options = CompareOptions.of(metrics, fail_on, is_across_machines)
+    chosen = None if form is None else form.value
+    code = compare_command(run_dirs, options, chosen, output, _screen(is_json))
+    _finish_output()  # what was compared decides the exit code, whoever reads the table
+    _leave(code)
 
 
 @app.command()

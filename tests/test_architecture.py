@@ -145,6 +145,8 @@ LAYERS = (
             *under("suite", "child_environment instrumented_runs kept_ceilings step_costs worker_process"),
             *under("suite", "workload yaml_source"),
             *under("suite", "comparison goodput pace vllm_requests"),
+            *under("suite", "compare_environments compare_folders compare_result compare_runs compare_table"),
+            "suite/gate.py",
             *under("suite/traces", "azure_llm azure_lmm azure_lmm_rebased base block_lengths burstgpt"),
             *under("suite/traces", "lines mooncake opening reading sample servegen servegen_dataset vidur"),
         ),
@@ -266,7 +268,7 @@ LAYERS = (
         "report",
         under(
             "suite/report",
-            "answer bill_tables chart comparison_text comparisons data figures page samples "
+            "answer bill_tables chart compare_page comparison_text comparisons data figures page samples "
             "span_figures span_tables tables wording",
         ),
         libraries=("numpy", "pandas", "plotly", "jinja2", "markupsafe"),
@@ -275,6 +277,7 @@ LAYERS = (
             *("suite.checks", "suite.control", "suite.summary", "suite.report"),
             *("suite.amplification", "suite.bill", "suite.ceilings", "suite.cost_tables", "suite.step_costs"),
             *("suite.comparison", "suite.ratios", "suite.verdict"),
+            *("suite.compare_result", "suite.compare_runs", "suite.gate"),
         ),
         never=(*HEAVY, *MACHINERY, "runner.device", "suite.store", "suite.worker", "suite.oracle"),
         banned=("os", "pathlib", "io", "time", "datetime", "shutil", "tempfile", "glob", "subprocess"),
