@@ -138,6 +138,17 @@ OutputDir = Annotated[
 ]
 
 
+FailOn = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--fail-on",
+        help="Exit code 1 where the whole interval of a change lies beyond: 'output_throughput<-3%' or "
+        "'p99_ttft_ms>+5%'; repeatable.",
+        metavar="LIMIT",
+    ),
+]
+
+
 @app.command()
 def run(
     paths: Paths,
@@ -201,11 +212,20 @@ def run(
     label: Annotated[
         str | None, typer.Option("--label", help="A name in the folder's name.", metavar="TEXT")
     ] = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(
+            "--baseline",
+            help="Run that commit's code as well, in turns with this, and tell what differs.",
+            metavar="GITREF",
+        ),
+    ] = None,
+    fail_on: FailOn = None,
 ) -> None:
     """Run scenarios; write records, summary and report; print the results.
 
-    Exit codes: 0 fine; 1 wrong tokens in a right arm, or a run failed; 2 usage or configuration;
-    130 interrupted, partial results kept.
+    Exit codes: 0 fine; 1 wrong tokens in a right arm, a run failed, or --fail-on is broken; 2 usage or
+    configuration; 130 interrupted, partial results kept.
     """
     from suite import commands
     from suite.goodput import goodput_override
@@ -225,7 +245,16 @@ def run(
     if goodput is not None:
         options = replace(options, overrides=(*options.overrides, goodput_override(goodput)))
     place = _place(output_dir)
-    code = commands.run(paths, options, place, label, is_dry_run, _screen(is_json))
+    if baseline is not None:
+        from suite.baseline_run import run_against
+        from suite.compare_folders import CompareOptions
+
+        limits = CompareOptions.of(None, fail_on, False)
+        code = run_against(paths, options, baseline, limits, place, label, is_dry_run, _screen(is_json))
+    elif fail_on:
+        raise SuiteError("--fail-on goes with --baseline GITREF; of two run folders, compare has it")
+    else:
+        code = commands.run(paths, options, place, label, is_dry_run, _screen(is_json))
     if not is_dry_run:
         _finish_output()  # what was measured decides the exit code, whoever reads the table
     _leave(code)
@@ -343,17 +372,6 @@ def report(
     from suite import commands
 
     _leave(commands.report(run_dir, _screen(is_json)))
-
-
-FailOn = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--fail-on",
-        help="Exit code 1 where the whole interval of a change lies beyond: 'output_throughput<-3%' or "
-        "'p99_ttft_ms>+5%'; repeatable.",
-        metavar="LIMIT",
-    ),
-]
 
 
 @app.command()

@@ -64,14 +64,19 @@ def compare_command(
     return EXIT_BROKEN if result.is_broken else EXIT_FINE
 
 
-def compare_folders(paths: Sequence[Path], options: CompareOptions) -> RunComparison:
-    """SuiteError where a folder is none or the machines differ, and that was not asked for."""
+def compare_folders(
+    paths: Sequence[Path], options: CompareOptions, is_one_machine: bool = False
+) -> RunComparison:
+    """SuiteError where a folder is none or the machines differ, and that was not asked for.
+
+    `is_one_machine`: they were just run here, and what one of them did not come to record is no difference.
+    """
     loaded = _load(paths)
     base, *heads = loaded
     environments = []
     for head in heads:
         found = environment_differences(base.environment, head.environment)
-        if found:
+        if found and not is_one_machine:
             environments.append((str(head.path), found))
     if environments and not options.is_across_machines:
         raise SuiteError(_refusal(str(base.path), environments))
