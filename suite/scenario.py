@@ -20,13 +20,14 @@ from ruamel.yaml import YAML
 
 from runner.config import RunnerConfig
 from runner.core import MAX_LOGPROBS, RunnerError, usable_cores
-from runner.models import MODELS, ModelSpec, get_model
+from runner.models import ModelSpec
 from suite.arms import named_arm, twice, why_not
 from suite.arrival_kinds import Ramp, TraceReplay, process_of
 from suite.case_label import case_label
 from suite.demand import plan_demand
 from suite.errors import KeyedError, SuiteError
 from suite.goodput import Goodput
+from suite.model_source import ModelSource, model_digest, spec_of, weight_bytes
 from suite.need import Demand, image_positions
 from suite.repeatable import MAX_REPEATS, repeatable_spans
 from suite.sampling import check_token_ids
@@ -107,7 +108,7 @@ class ScenarioKeys(StrictModel):
 
     name: Annotated[str, Field(min_length=1, max_length=100, examples=["my-scenario"])]
     description: str = ""
-    model: Annotated[str, Field(examples=["tiny-gemma3-vl"])]
+    model: Annotated[ModelSource, Field(examples=["tiny-gemma3-vl"])]
     requires: Requires = Requires()
     runner: RunnerSection = RunnerSection()
     traffic: Annotated[
@@ -133,13 +134,6 @@ class ScenarioKeys(StrictModel):
     def _is_printable(cls, value: str) -> str:
         if not value.strip() or not value.isprintable():
             raise broken_rule("it must be readable text without line breaks or control characters")
-        return value
-
-    @field_validator("model")
-    @classmethod
-    def _is_model(cls, value: str) -> str:
-        if value not in MODELS:
-            raise broken_rule(one_of(value, sorted(MODELS)))
         return value
 
     @field_validator("arms")
@@ -203,7 +197,7 @@ class Case:
 
     @property
     def model_spec(self) -> ModelSpec:
-        return get_model(self.scenario.model)
+        return spec_of(self.scenario.model)
 
     @property
     def runner_config(self) -> RunnerConfig:
@@ -291,7 +285,10 @@ def _case(source: Source, path: Path, values: Mapping[str, object], label: str) 
 
 def _check_together(scenario: Scenario) -> None:
     """What no key can tell alone: sizes and arms against the model, requests against the sizes."""
-    model = get_model(scenario.model)
+    try:
+        model = spec_of(scenario.model)
+    except RunnerError as error:
+        raise KeyedError("model", str(error)) from None
     try:
         config = _runner_config(scenario.runner)
         config.check_model(model)
@@ -366,6 +363,13 @@ def _check_memory(scenario: Scenario, model: ModelSpec) -> None:
     }
     required_gib = scenario.requires.min_memory_gib or 0.0
     limit = max(psutil.virtual_memory().total, int(required_gib * 2**30))
+    weights = weight_bytes(model)
+    if scenario.requires.device == "any" and 2 * weights > limit:
+        raise KeyedError(
+            "model",
+            f"its weights take {weights:,} bytes, once for the device and once for the oracle, and there are "
+            f"{limit:,}: take a smaller model, or say what is needed with requires: {{device: cuda}}",
+        )
     for name, (num_bytes, what) in needed.items():
         if num_bytes > limit:
             raise KeyedError(
@@ -388,6 +392,7 @@ def _runner_config(section: RunnerSection) -> RunnerConfig:
 
 def _case_id(scenario: Scenario) -> str:
     content = scenario.model_dump(mode="json", include={"name", "model", "runner", "traffic", "seed"})
+    content["model"] = model_digest(scenario.model)
     if isinstance(scenario.traffic.arrivals, TraceReplay):
         content["traffic"]["arrivals"]["path"] = _trace_digest(Path(scenario.traffic.arrivals.path))
     for name, default in _YOUNG_ARRIVAL_KEYS.items():

@@ -57,12 +57,13 @@ def module_of(file: str) -> str:
 
 PLANNING_FILES = under(
     "runner",
-    "core models config block_hashes blocks prefix_cache encoder_slots resident_rows admission scheduler "
-    "commands measure repeats slot_state spans sync_check",
+    "core model_spec models real_shapes config block_hashes blocks prefix_cache encoder_slots resident_rows "
+    "admission scheduler commands measure repeats slot_state spans sync_check",
 )
 PLANNING = (*modules(PLANNING_FILES), "runner.ranges")
 # What the suite may know of a runner: its nouns and settings, never how it plans or computes.
 FACTS = (
+    "runner.gguf",
     *("runner.core", "runner.models", "runner.config", "runner.measure", "runner.repeats", "runner.spans"),
     "runner.sync_check",
     "runner.inputs.arms",
@@ -123,8 +124,23 @@ LAYERS = (
         "weights",
         ("runner/weights.py",),
         libraries=("torch", "transformers"),
-        own=("runner.models",),
+        own=("runner.core", "runner.model_spec"),
         never=("suite", "runner.kernels", "runner.device", "runner.engine", "runner.inputs"),
+    ),
+    Layer(
+        "checkpoints",
+        under("runner", "checkpoints gguf"),
+        libraries=("transformers",),
+        own=("runner.core", "runner.model_spec"),
+        loads=(),
+        never=("suite",),
+    ),
+    Layer(
+        "models of a scenario",
+        ("suite/model_source.py",),
+        libraries=("huggingface_hub", "pydantic"),
+        own=("runner.checkpoints", "runner.core", "runner.models", "suite.schema"),
+        never=(*HEAVY, *MACHINERY, "huggingface_hub"),
     ),
     Layer(
         "suite",
