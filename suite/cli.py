@@ -415,18 +415,33 @@ def compare(
 @app.command()
 def export(
     run_dir: RunDir,
-    form: Annotated[Form, typer.Option("--format", help="perfetto: Chrome trace events.")] = Form.PERFETTO,
+    form: Annotated[
+        Form,
+        typer.Option(
+            "--format",
+            help="perfetto: Chrome trace events of steps and spans; pytest-benchmark: rounds, as it stores.",
+        ),
+    ] = Form.PERFETTO,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Instead of trace.json in the run's folder.", metavar="FILE"),
+        typer.Option(
+            "--output",
+            "-o",
+            help="Instead of trace.json, or pytest-benchmark.json, in the run's folder.",
+            metavar="FILE",
+        ),
     ] = None,
     is_json: Json = False,
 ) -> None:
-    """Write the steps and spans of a run for a viewer: lanes of host and device, arrows, counters."""
+    """Write a run for another program.
+
+    perfetto: the steps and spans for a viewer, with lanes of host and device, arrows and counters.
+    pytest-benchmark: the rounds of every arm, which `pytest-benchmark compare FILE` reads.
+    """
     from suite.profile import commands
 
-    assert form is Form.PERFETTO
-    _leave(commands.export(run_dir, output, _screen(is_json)))
+    export_as = commands.export if form is Form.PERFETTO else commands.export_rounds
+    _leave(export_as(run_dir, output, _screen(is_json)))
 
 
 @app.command()

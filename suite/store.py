@@ -47,6 +47,9 @@ REQUESTS = "requests"
 SPANS = "spans"
 TRACES = "traces"
 
+OTHER_FOLDER = "another folder with --output-dir (what was written before is kept)"
+OTHER_FILE = "another file with --output"
+
 _MAX_NAME = 48
 _PLAIN_NAME = re.compile(r"[a-z0-9](?:[a-z0-9_-]*[a-z0-9])?")
 
@@ -192,9 +195,12 @@ class RunFolder:
         return path
 
 
-def write_file(path: Path, content: bytes) -> Path:
-    """Write a file whole or not at all. SuiteError naming the path where the disk refuses."""
-    _replace(path, content)
+def write_file(path: Path, content: bytes, other: str = OTHER_FILE) -> Path:
+    """Write a file whole or not at all. SuiteError naming the path where the disk refuses.
+
+    `other`: what the user may choose instead, by which option.
+    """
+    _replace_by(path, lambda file: file.write(content), other)
     return path
 
 
@@ -214,15 +220,14 @@ def _check_parent(parent: Path) -> None:
 
 
 @contextmanager
-def _refusals(path: Path) -> Iterator[None]:
+def _refusals(path: Path, other: str = OTHER_FOLDER) -> Iterator[None]:
     """Turns the operating system's refusals into a SuiteError with the path."""
     try:
         yield
     except OSError as error:
         where = error.filename or path
         raise SuiteError(
-            f"cannot write {where}: {error.strerror or error}; free some space or choose another "
-            "folder with --output-dir (what was written before is kept)"
+            f"cannot write {where}: {error.strerror or error}; free some space or choose {other}"
         ) from error
 
 
@@ -255,9 +260,9 @@ def _replace_table(path: Path, table: pa.Table) -> None:
     _replace_by(path, lambda file: pq.write_table(table, file, compression="zstd"))
 
 
-def _replace_by(path: Path, write: Callable[[BinaryIO], object]) -> None:
+def _replace_by(path: Path, write: Callable[[BinaryIO], object], other: str = OTHER_FOLDER) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with _refusals(path):
+    with _refusals(path, other):
         try:
             with temporary.open("wb") as file:
                 write(file)

@@ -162,7 +162,7 @@ LAYERS = (
             *under("suite", "workload yaml_source"),
             *under("suite", "comparison goodput pace vllm_requests"),
             *under("suite", "compare_environments compare_folders compare_result compare_runs compare_table"),
-            *under("suite", "baseline baseline_run baseline_turns gate"),
+            *under("suite", "baseline baseline_run baseline_turns gate pytest_benchmark"),
             *under("suite/traces", "azure_llm azure_lmm azure_lmm_rebased base block_lengths burstgpt"),
             *under("suite/traces", "lines mooncake opening reading sample servegen servegen_dataset vidur"),
         ),
