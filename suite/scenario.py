@@ -50,9 +50,10 @@ from suite.schema import (
     validated,
     value_error,
 )
+from suite.store import REQUESTS, STEPS
 from suite.traces.servegen import client_files, is_servegen
 from suite.traffic import Traffic
-from suite.yaml_source import Source, read_source, show
+from suite.yaml_source import KeyPath, Source, read_source, show
 
 _DEFAULTS = RunnerConfig()
 _FLOAT_BYTES = 4
@@ -278,9 +279,14 @@ def _case(source: Source, path: Path, values: Mapping[str, object], label: str) 
         _check_together(scenario)
     except KeyedError as error:
         place = f" (in the case {label})" if values else ""
-        text = value_error(source, tuple(error.key.split(".")), str(error))
+        text = value_error(source, _path_of(error.key), str(error))
         raise SuiteError(f"{text}{place}") from None
     return Case(scenario, label, values, _case_id(scenario))
+
+
+def _path_of(key: str) -> KeyPath:
+    """A dotted key as a path; numbers in it are places in lists."""
+    return tuple(int(part) if part.isdigit() else part for part in key.split("."))
 
 
 def _check_together(scenario: Scenario) -> None:
@@ -398,9 +404,18 @@ def _case_id(scenario: Scenario) -> str:
     for name, default in _YOUNG_ARRIVAL_KEYS.items():
         if content["traffic"]["arrivals"].get(name, default) == default:
             content["traffic"]["arrivals"].pop(name, None)
+    steps = content["traffic"].pop("steps")
+    if steps is not None:
+        content["traffic"]["steps"] = _recorded_digest(steps) if "recorded" in steps else steps
     content["traffic"]["embeds_files"] = [_digest(Path(path)) for path in scenario.traffic.embeds_files]
     text = json.dumps(content, sort_keys=True, ensure_ascii=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _recorded_digest(steps: Mapping[str, str]) -> list[str]:
+    """Of the files that a recorded run's steps and requests are read from; a folder may move."""
+    folder, run = Path(steps["recorded"]), steps["run"]
+    return [_digest(folder / name / f"{run}.parquet") for name in (STEPS, REQUESTS)]
 
 
 def _trace_digest(path: Path) -> str | list[str]:

@@ -21,7 +21,9 @@ _MAX_CASES = 1_000
 _SWEPT = ("model", "seed", "runner.", "traffic.")
 _TRACE_PATH: KeyPath = ("traffic", "arrivals", "path")
 _MODEL_PATH: KeyPath = ("model", "path")
+_RECORDED_PATH: KeyPath = ("traffic", "steps", "recorded")
 _EMBEDS_PATHS: KeyPath = ("traffic", "embeds_files")
+_FOLDERS = (_MODEL_PATH, _RECORDED_PATH)
 
 
 def overridden(source: Source, text: str) -> Source:
@@ -56,21 +58,27 @@ def _mapping(value: object) -> Mapping[str, Any]:
 def with_paths(source: Source) -> Source:
     """Every path made absolute: traces, embeddings, checkpoints; in the scenario and among swept values."""
     for path in (_TRACE_PATH, *_items(source, _EMBEDS_PATHS)):
-        source = _with_path(source, path, ())
-    source = _with_path(source, _MODEL_PATH, (), _existing_folder)
+        source = _with_path(source, path)
+    for path in _FOLDERS:
+        source = _with_path(source, path, existing=_existing_folder)
     for key, values in _mapping(source.data.get("sweep")).items():
         if not isinstance(values, list):
             continue
         names = tuple(key.split("."))
         for index in range(len(values)):
-            swept: KeyPath = ("sweep", key, index)
-            if names == _MODEL_PATH[: len(names)]:
-                source = _with_path(source, swept, _MODEL_PATH[len(names) :], _existing_folder)
-            elif names == _TRACE_PATH[: len(names)]:
-                source = _with_path(source, swept, _TRACE_PATH[len(names) :])
-            elif names == _EMBEDS_PATHS:
-                for path in _items(source, swept):
-                    source = _with_path(source, path, ())
+            source = _with_swept_paths(source, names, ("sweep", key, index))
+    return source
+
+
+def _with_swept_paths(source: Source, names: KeyPath, swept: KeyPath) -> Source:
+    """The source with the paths in one value of a sweep over the key `names`."""
+    for known in (_TRACE_PATH, *_FOLDERS):
+        if names == known[: len(names)]:
+            existing = _existing_folder if known in _FOLDERS else None
+            source = _with_path(source, swept, known[len(names) :], existing)
+    if names == _EMBEDS_PATHS:
+        for path in _items(source, swept):
+            source = _with_path(source, path)
     return source
 
 
@@ -83,7 +91,7 @@ def _items(source: Source, path: KeyPath) -> list[KeyPath]:
 def _with_path(
     source: Source,
     path: KeyPath,
-    below: KeyPath,
+    below: KeyPath = (),
     existing: Callable[[Source, KeyPath, str], str] | None = None,
 ) -> Source:
     """The source with the text at `path`, or at `below` inside it, made a path that exists."""
@@ -117,7 +125,7 @@ def _existing_path(source: Source, path: KeyPath, written: str) -> str:
 
 
 def _existing_folder(source: Source, path: KeyPath, written: str) -> str:
-    """A checkpoint's."""
+    """Of a checkpoint, or of a run."""
     place, tried = source.place(path), _candidates(source, path, written)
     try:
         found = next((candidate for candidate in tried if candidate.is_dir()), None)

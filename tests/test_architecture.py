@@ -163,6 +163,8 @@ LAYERS = (
             *under("suite", "comparison goodput pace vllm_requests"),
             *under("suite", "compare_environments compare_folders compare_result compare_runs compare_table"),
             *under("suite", "baseline baseline_run baseline_turns gate pytest_benchmark"),
+            *under("suite", "attribution break_even"),
+            *under("suite", "step_list step_list_check step_list_plan step_list_recorded"),
             *under("suite/traces", "azure_llm azure_lmm azure_lmm_rebased base block_lengths burstgpt"),
             *under("suite/traces", "lines mooncake opening reading sample servegen servegen_dataset vidur"),
         ),
@@ -202,7 +204,7 @@ LAYERS = (
     ),
     Layer(
         "explain",
-        under("suite", "command_costs explain prediction"),
+        under("suite", "command_costs explain prediction step_list_commands"),
         libraries=("numpy",),
         own=(*FACTS, "runner.commands", "runner.device.null", "runner.engine", "suite"),
         not_own=("suite.oracle", "suite.worker", "suite.report"),
@@ -284,15 +286,16 @@ LAYERS = (
         "report",
         under(
             "suite/report",
-            "answer bill_tables chart compare_page comparison_text comparisons data figures page samples "
-            "span_figures span_tables tables wording",
+            "answer attribution_tables bill_tables chart choice compare_page comparison_text comparisons "
+            "data figures page panels point prices samples scenario_panels span_figures span_tables tables "
+            "wording",
         ),
         libraries=("numpy", "pandas", "plotly", "jinja2", "markupsafe"),
         own=(
             *("runner.core", "runner.measure", "runner.spans", "suite.record", "suite.metrics"),
             *("suite.checks", "suite.control", "suite.summary", "suite.report"),
             *("suite.amplification", "suite.bill", "suite.ceilings", "suite.cost_tables", "suite.step_costs"),
-            *("suite.comparison", "suite.ratios", "suite.verdict"),
+            *("suite.attribution", "suite.break_even", "suite.comparison", "suite.ratios", "suite.verdict"),
             *("suite.compare_result", "suite.compare_runs", "suite.gate"),
         ),
         never=(*HEAVY, *MACHINERY, "runner.device", "suite.store", "suite.worker", "suite.oracle"),
