@@ -445,6 +445,23 @@ def export(
 
 
 @app.command()
+def metrics(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The requests.jsonl of a vLLM run.", show_default=False)
+    ],
+    is_json: Json = False,
+) -> None:
+    """Print TTFT, TPOT and E2E latency of requests that vLLM served, by our own definitions.
+
+    A line of the file is a request: request_id, input_toks, output_toks, arrival_time, queued_ts,
+    scheduled_ts, first_token_ts and last_token_ts, in seconds.
+    """
+    from suite.imported_metrics import metrics_command
+
+    _leave(metrics_command(file, _screen(is_json)))
+
+
+@app.command()
 def profile(
     target: Annotated[
         Path | None,

@@ -162,7 +162,7 @@ LAYERS = (
             *under("suite", "workload yaml_source"),
             *under("suite", "comparison goodput pace vllm_requests"),
             *under("suite", "compare_environments compare_folders compare_result compare_runs compare_table"),
-            *under("suite", "baseline baseline_run baseline_turns gate pytest_benchmark"),
+            *under("suite", "baseline baseline_run baseline_turns gate imported_metrics pytest_benchmark"),
             *under("suite", "attribution break_even"),
             *under("suite", "step_list step_list_check step_list_plan step_list_recorded"),
             *under("suite/traces", "azure_llm azure_lmm azure_lmm_rebased base block_lengths burstgpt"),
