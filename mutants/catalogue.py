@@ -8,6 +8,7 @@ from types import MappingProxyType
 from mutants import (
     caching,
     checking,
+    comparing,
     device_half,
     drafts,
     host_half,
@@ -29,5 +30,17 @@ def by_name(mutants: Iterable[Mutant]) -> Mapping[str, Mutant]:
     return MappingProxyType(named)
 
 
-_PARTS = (planning, host_half, device_half, sampling, drafts, caching, checking, measuring, micro, traffic)
+_PARTS = (
+    planning,
+    host_half,
+    device_half,
+    sampling,
+    drafts,
+    caching,
+    checking,
+    comparing,
+    measuring,
+    micro,
+    traffic,
+)
 CATALOGUE = by_name(mutant for part in _PARTS for mutant in part.MUTANTS)
