@@ -220,6 +220,8 @@ class _Pair:
             why = WRONG_BASE
         if why is None and not self._is_same_workload():
             why = OTHER_WORKLOAD
+        why = why or self._why_no_data(self.base_runs, self.base)
+        why = why or self._why_no_data(self.head_runs, self.head)
         if why is not None:
             return Ratio(0, reason=why, num_under=None if self._is_interleaved() else 0)
         over, under = self._measured(self.head_runs), self._measured(self.base_runs)
@@ -232,6 +234,14 @@ class _Pair:
             list(by_round(under, self.metric, base_invalid).values()),
         )
         return with_left_out(ratio, over, under, invalid, base_invalid)
+
+    def _why_no_data(self, runs: Sequence[RunRecord], side: Side) -> str | None:
+        """Where no round that counts has a value: the metric's own reason, if it has one."""
+        if any(value is not None for value in self._values(runs, side)):
+            return None
+        found = [run.metrics.get(self.metric) for run in self._measured(runs)]
+        reasons = [metric.reason for metric in found if metric is not None and metric.reason]
+        return f"no data in {side.name}: {reasons[0] if reasons else 'no round of it counts'}"
 
     def _is_interleaved(self) -> bool:
         return self.base.interleaved is not None and self.base.interleaved == self.head.interleaved

@@ -118,10 +118,9 @@ def _p_value(one: Judged) -> float:
 def _look(limit: Limit, one: Difference) -> Judged:
     ratio = one.ratio
     if ratio.num_rounds == 0 or ratio.num_under == 0:
-        return Judged(limit, one, Outcome.NO_DATA, ratio.reason or "no round of both has a value")
+        return Judged(limit, one, Outcome.NO_DATA, _plain(ratio.reason) or "no round of both has a value")
     if ratio.interval is None:
-        reason = (ratio.reason or "").removeprefix("cannot tell: ")
-        return Judged(limit, one, Outcome.CANNOT_TELL, reason)
+        return Judged(limit, one, Outcome.CANNOT_TELL, _plain(ratio.reason))
     if one.floor.reason is not None and UNSTEADY in one.floor.reason:
         return Judged(limit, one, Outcome.CANNOT_TELL, one.floor.reason)
     low, high = ratio.interval.low, ratio.interval.high
@@ -130,3 +129,7 @@ def _look(limit: Limit, one: Difference) -> Judged:
     if (low >= limit.log) if limit.is_below else (high <= limit.log):
         return Judged(limit, one, Outcome.HELD, "the whole interval lies within the limit")
     return Judged(limit, one, Outcome.CANNOT_TELL, "the interval reaches across the limit")
+
+
+def _plain(reason: str | None) -> str:
+    return (reason or "").removeprefix("cannot tell: ")

@@ -99,6 +99,18 @@ def test_runs_that_broke_a_rule_or_did_not_finish_do_not_enter():
     assert (one.ratio.num_rounds, one.ratio.num_under) == (10, 9)
 
 
+def test_where_a_side_has_no_data_the_metrics_own_reason_is_told():
+    (one,) = compared(experiment(1), experiment(2), metrics=("request_goodput",)).differences
+    assert (one.verdict.word, one.verdict.reason) == (
+        Word.CANNOT_TELL,
+        "no data in base: no goodput gates are set",
+    )
+    failed = [run.model_copy(update={"status": Status.FAILED}) for run in experiment(2)]
+    (one,) = compared(experiment(1), failed).differences
+    assert one.verdict.reason == "no data in head0: no round of it counts"
+    assert (one.base_middle.num_rounds, one.head_middle.num_rounds) == (10, 0)
+
+
 def test_the_floor_is_the_wider_of_both_runs_and_missing_where_one_has_none():
     loud = [
         run.model_copy(update={"metrics": scaled(run, math.exp(0.04 * (-1) ** run.round))})
