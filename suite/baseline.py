@@ -27,6 +27,7 @@ from suite.schema import dotted_keys, listed
 
 _TIMEOUT_S = 120.0
 _MAX_TAIL = 500
+_ARCHIVE = ".stepcost-baseline.tar"
 
 # Run with the baseline's files before all others, in the worker and in whatever it starts.
 _IN_BASELINE = (
@@ -107,7 +108,7 @@ def checked_out(ref: str, used_keys: Collection[str], root: Path | None = None) 
 
 
 def _unpack(root: Path, commit: str, folder: Path, ref: str) -> None:
-    archive = folder / "archive.tar"
+    archive = folder / _ARCHIVE
     made = _git(root, "archive", "--format=tar", f"--output={archive}", commit)
     if made.returncode:
         raise SuiteError(f"--baseline {ref}: git archive failed: {_tail(made.stderr)}")

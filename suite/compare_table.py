@@ -32,7 +32,7 @@ def print_comparison(console: Console, result: RunComparison) -> None:
         console.print(Text(text, style="yellow"))
     if result.compared.differences:
         _print_rows(console, result)
-        console.print(result.counts())
+    console.print(result.counts() or "nothing was compared")
     for whom, reason in result.reasons():
         console.print(f"{whom}: {_plain(reason)}")
     for line, is_bad in gate_lines(result):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -62,7 +63,7 @@ def test_the_files_of_a_commit_are_there_while_they_are_needed_and_gone_afterwar
         assert (baseline.commit, baseline.own.commit, baseline.own.is_dirty) == (commit, commit, True)
         text = (baseline.root / "runner" / "core.py").read_text()
         assert text == (ROOT / "runner" / "core.py").read_text()
-        assert not (baseline.root / "archive.tar").exists()
+        assert {path.name for path in baseline.root.iterdir()} == {"runner", "suite"}
         command = [*baseline.worker_command[:-1], baseline.worker_command[-1].rpartition("from")[0]]
         command[-1] += "import suite.worker, runner.core; print(suite.worker.__file__, runner.core.__file__)"
         shown = subprocess.run(command, env=child_environment(), capture_output=True, text=True, check=True)
@@ -188,3 +189,28 @@ def test_a_change_that_makes_steps_slower_is_found_and_fails_the_gate(checkout, 
     assert (head.path / "comparison.html").is_file() and (baseline.path / "report.html").is_file()
     again = invoke("compare", baseline.path, head.path, "--json")
     assert json.loads(again.stdout)["differences"][0]["interval_kind"] == "paired"
+
+
+def test_an_interrupt_keeps_what_both_sides_measured_and_leaves_no_files_behind(checkout, tmp_path):
+    (tmp_path / "tiny.yaml").write_text(TINY.replace("rounds: 5", "rounds: 500"))
+    before = scratch_folders()
+    command = [sys.executable, "-m", "suite", "run", str(tmp_path / "tiny.yaml"), "--device", "inline"]
+    command += ["--baseline", "main", "--instrument", "off", "-o", str(tmp_path / "results")]
+    environment = {**os.environ, "PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(
+        command, cwd=checkout, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        for line in process.stderr:
+            if "head: sync-ids, round 2" in line:
+                break
+        process.send_signal(signal.SIGINT)
+        rest, _ = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert "interrupted: these are partial results" in rest and "paired" in rest
+    assert scratch_folders() == before
+    (head,) = (tmp_path / "results").iterdir()
+    (baseline,) = head.glob("*-baseline")
+    for folder in (head, baseline):
+        loaded = load_run(folder)
+        assert loaded.is_interrupted and len(loaded.runs) >= 4
+        assert (folder / "report.html").is_file()

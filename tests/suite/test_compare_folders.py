@@ -115,6 +115,26 @@ def test_three_runs_are_compared_each_with_the_first(base, slow, tmp_path):
     }
 
 
+def test_a_run_of_an_older_version_lacks_a_metric_and_one_of_another_schema_is_left_out(base, tmp_path):
+    runs = [
+        run.model_copy(update={"metrics": {k: v for k, v in run.metrics.items() if k != "p99_ttft_ms"}})
+        for run in experiment(2)
+    ]
+    old = write_folder(tmp_path / "old", runs)
+    result = invoke("compare", old, base, "--metric", "p99_ttft_ms", "--metric", "output_throughput")
+    assert result.exit_code == 0, result.output
+    (row,) = [
+        line for line in result.stdout.splitlines() if line.strip().startswith("smoke") and "p99" in line
+    ]
+    assert row.count("n/a") == 4 and "cannot tell" in row
+    text = (old / "runs.jsonl").read_text().replace('"schema_version": 1', '"schema_version": 99')
+    (old / "runs.jsonl").write_text(text)
+    result = invoke("compare", old, base)
+    assert result.exit_code == 0 and "schema version 99" in result.stdout
+    assert "nothing was compared" in result.stdout and "has no partner in" in result.stdout
+    assert invoke("compare", old, base, *SLOWER).exit_code == 1
+
+
 def test_names_cannot_break_a_markdown_table_or_the_page(base, slow, tmp_path):
     name = "a|b <script>x</script> `c` *d*"
     runs = [
