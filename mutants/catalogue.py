@@ -9,6 +9,7 @@ from mutants import (
     attribution,
     caching,
     checking,
+    comparing,
     device_half,
     drafts,
     host_half,
@@ -44,5 +45,6 @@ _PARTS = (
     micro,
     traffic,
     keeping,
+    comparing,
 )
 CATALOGUE = by_name(mutant for part in _PARTS for mutant in part.MUTANTS)

@@ -58,6 +58,14 @@ class Profiler(StrEnum):
 
 class Form(StrEnum):
     PERFETTO = "perfetto"
+    PYTEST_BENCHMARK = "pytest-benchmark"
+
+
+class CompareForm(StrEnum):
+    TABLE = "table"
+    MARKDOWN = "markdown"
+    JSON = "json"
+    HTML = "html"
 
 
 class Commands(typer.core.TyperGroup):
@@ -128,6 +136,17 @@ RunDir = Annotated[Path, typer.Argument(help="The folder of a run.", metavar="RU
 OutputDir = Annotated[
     str,
     typer.Option("--output-dir", "-o", help="Where the run's own folder is made.", metavar="DIRECTORY"),
+]
+
+
+FailOn = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--fail-on",
+        help="Exit code 1 where the whole interval of a change lies beyond: 'output_throughput<-3%' or "
+        "'p99_ttft_ms>+5%'; repeatable.",
+        metavar="LIMIT",
+    ),
 ]
 
 
@@ -218,11 +237,20 @@ def run(
             help="Exit with 1 where a run is INVALID for timing: noise, load, drift, too few rounds.",
         ),
     ] = False,
+    baseline: Annotated[
+        str | None,
+        typer.Option(
+            "--baseline",
+            help="Run that commit's code as well, in turns with this, and tell what differs.",
+            metavar="GITREF",
+        ),
+    ] = None,
+    fail_on: FailOn = None,
 ) -> None:
     """Run scenarios; write records, summary and report; print the results.
 
-    Exit codes: 0 fine; 1 wrong tokens in a right arm, wrong accounts, or a run failed, and with --strict
-    INVALID for timing; 2 usage or configuration; 130 interrupted, partial results kept.
+    Exit codes: 0 fine; 1 wrong tokens in a right arm, wrong accounts, or a run failed, --fail-on is broken,
+    and with --strict INVALID for timing; 2 usage or configuration; 130 interrupted, partial results kept.
     """
     from suite import commands
     from suite.goodput import goodput_override
@@ -243,14 +271,22 @@ def run(
         options = replace(options, overrides=(*options.overrides, goodput_override(goodput)))
     if resumed is not None:
         given = _given(context, tuple(paths or ()), options)
-        code = commands.resume(resumed, given, _screen(is_json))
-    elif paths:
-        place = _place(output_dir)
-        code = commands.run(paths, options, place, label, is_dry_run, _screen(is_json), is_strict)
-    else:
+        code = commands.resume(resumed, given, _screen(is_json), is_strict)
+    elif not paths:
         raise SuiteError(
             "Missing argument PATHS: name scenario files, or a run to finish by --resume RUN_DIR"
         )
+    elif baseline is not None:
+        from suite.baseline_run import run_against
+        from suite.compare_folders import CompareOptions
+
+        limits, place = CompareOptions.of(None, fail_on, False), _place(output_dir)
+        code = run_against(paths, options, baseline, limits, place, label, is_dry_run, _screen(is_json))
+    elif fail_on:
+        raise SuiteError("--fail-on goes with --baseline GITREF; of two run folders, compare has it")
+    else:
+        place = _place(output_dir)
+        code = commands.run(paths, options, place, label, is_dry_run, _screen(is_json), is_strict)
     if not is_dry_run:
         _finish_output()  # what was measured decides the exit code, whoever reads the table
     _leave(code)
@@ -405,20 +441,90 @@ def report(
 
 
 @app.command()
-def export(
-    run_dir: RunDir,
-    form: Annotated[Form, typer.Option("--format", help="perfetto: Chrome trace events.")] = Form.PERFETTO,
+def compare(
+    run_dirs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN_DIR...", help="Run folders; the first is the base.", show_default=False),
+    ],
+    metrics: Annotated[
+        list[str] | None,
+        typer.Option("--metric", help="Instead of the primary ones; repeatable.", metavar="NAME"),
+    ] = None,
+    fail_on: FailOn = None,
+    is_across_machines: Annotated[
+        bool,
+        typer.Option("--across-machines", help="Compare runs of different machines or versions, marked so."),
+    ] = False,
+    form: Annotated[
+        CompareForm | None,
+        typer.Option("--format", help="table, or what --output ends in.", show_default=False),
+    ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Instead of trace.json in the run's folder.", metavar="FILE"),
+        typer.Option("--output", "-o", help="Write it to a file: .md, .json or .html.", metavar="FILE"),
     ] = None,
     is_json: Json = False,
 ) -> None:
-    """Write the steps and spans of a run for a viewer: lanes of host and device, arrows, counters."""
+    """Hold run folders against the first of them, case by case: matched by content, in the same arms.
+
+    Exit code 1 where --fail-on is broken, or finds no data.
+    """
+    from suite.compare_folders import CompareOptions, compare_command
+
+    options = CompareOptions.of(metrics, fail_on, is_across_machines)
+    chosen = None if form is None else form.value
+    code = compare_command(run_dirs, options, chosen, output, _screen(is_json))
+    _finish_output()  # what was compared decides the exit code, whoever reads the table
+    _leave(code)
+
+
+@app.command()
+def export(
+    run_dir: RunDir,
+    form: Annotated[
+        Form,
+        typer.Option(
+            "--format",
+            help="perfetto: Chrome trace events of steps and spans; pytest-benchmark: rounds, as it stores.",
+        ),
+    ] = Form.PERFETTO,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Instead of trace.json, or pytest-benchmark.json, in the run's folder.",
+            metavar="FILE",
+        ),
+    ] = None,
+    is_json: Json = False,
+) -> None:
+    """Write a run for another program.
+
+    perfetto: the steps and spans for a viewer, with lanes of host and device, arrows and counters.
+    pytest-benchmark: the rounds of every arm, which `pytest-benchmark compare FILE` reads.
+    """
     from suite.profile import commands
 
-    assert form is Form.PERFETTO
-    _leave(commands.export(run_dir, output, _screen(is_json)))
+    export_as = commands.export if form is Form.PERFETTO else commands.export_rounds
+    _leave(export_as(run_dir, output, _screen(is_json)))
+
+
+@app.command()
+def metrics(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The requests.jsonl of a vLLM run.", show_default=False)
+    ],
+    is_json: Json = False,
+) -> None:
+    """Print TTFT, TPOT and E2E latency of requests that vLLM served, by our own definitions.
+
+    A line of the file is a request: request_id, input_toks, output_toks, arrival_time, queued_ts,
+    scheduled_ts, first_token_ts and last_token_ts, in seconds.
+    """
+    from suite.imported_metrics import metrics_command
+
+    _leave(metrics_command(file, _screen(is_json)))
 
 
 @app.command()

@@ -88,10 +88,10 @@ def run(
         return EXIT_FINE
     folder, keep_device = _open_folder(plan, output_dir, label or plan.label)
     with writing(folder.path):
-        return _run_plan(plan, folder, keep_device, (), screen)
+        return _run_plan(plan, folder, keep_device, (), screen, is_strict)
 
 
-def resume(run_dir: Path, given: Given, screen: Screen) -> int:
+def resume(run_dir: Path, given: Given, screen: Screen, is_strict: bool = False) -> int:
     """Finish an experiment that was interrupted or killed, in its own folder."""
     load_run(run_dir)  # what is no run folder is told as such
     with writing(run_dir):
@@ -105,7 +105,8 @@ def resume(run_dir: Path, given: Given, screen: Screen) -> int:
             return EXIT_FINE
         begin_again(resumed)
         console.print(f"resuming {run_dir}: {len(resumed.kept)} runs are kept")
-        return _run_plan(resumed.plan, resumed.folder, resumed.check_device, resumed.kept, screen)
+        kept = resumed.kept
+        return _run_plan(resumed.plan, resumed.folder, resumed.check_device, kept, screen, is_strict)
 
 
 def _run_plan(
@@ -114,6 +115,7 @@ def _run_plan(
     take_device: Callable[[DeviceFacts], None],
     done: Sequence[RunRecord],
     screen: Screen,
+    is_strict: bool = False,
 ) -> int:
     """Make the runs of a plan that are not done yet, write the summary and the page, print the table."""
     names: list[str] = []

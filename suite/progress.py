@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from suite.bill import text_lines
-from suite.metrics import CACHING_OFF, SPECULATION_OFF
+from suite.metrics import CACHING_OFF, NO_GATES, SPECULATION_OFF
 from suite.plan import Plan, PlannedCase, PlannedRun
 from suite.protocol import Progress
 from suite.publish import Published
@@ -40,10 +40,15 @@ _UNBOUNDED = 10_000
 WRONG_ARM, WRONG_TOKENS = "wrong arm", "wrong tokens"
 """Stand for the speed of a negative control and of an arm with wrong tokens: it is never judged."""
 
-_SHARES = (("cache hits", "prefix_cache_hit_rate"), ("drafts accepted", "acceptance_rate"))
 _THIN = "*"
 """Marks a percentile of too few samples."""
 
+_OPTIONAL = (
+    ("good req/s", "request_goodput"),
+    ("cache hits %", "prefix_cache_hit_rate"),
+    ("drafts accepted %", "acceptance_rate"),
+)
+"""Columns of what a scenario may switch on."""
 _LATENCIES = (("TTFT", "ttft_ms"), ("ITL", "itl_ms"), ("E2E", "e2e_ms"))
 
 
@@ -297,10 +302,10 @@ def _print_arms(console: Console, arms: Sequence[ArmSummary]) -> None:
     """A table where it fits, else a block of lines for each arm."""
     header = ["case", "arm", "tokens", "output tok/s"]
     header += [f"{name} ms p50 / p99" for name, _ in _LATENCIES]
-    shares = [(word, metric) for word, metric in _SHARES if any(_is_on(arm, metric) for arm in arms)]
-    header += [f"{word} %" for word, _ in shares]
+    optional = [(word, metric) for word, metric in _OPTIONAL if any(_is_on(arm, metric) for arm in arms)]
+    header += [word for word, _ in optional]
     header += ["steps", "valid"]
-    rows = [_cells(arm, [metric for _, metric in shares]) for arm in arms]
+    rows = [_cells(arm, [metric for _, metric in optional]) for arm in arms]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption_justify="left")
     for index, name in enumerate(header):
         table.add_column(name, justify="left" if index < 3 else "right", no_wrap=True)
@@ -321,10 +326,10 @@ def _print_arms(console: Console, arms: Sequence[ArmSummary]) -> None:
 def _is_on(arm: ArmSummary, metric: str) -> bool:
     """Whether what a metric is about was switched on."""
     found = arm.metrics.get(metric)
-    return found is not None and found.reason not in (CACHING_OFF, SPECULATION_OFF)
+    return found is not None and found.reason not in (CACHING_OFF, SPECULATION_OFF, NO_GATES)
 
 
-def _cells(arm: ArmSummary, shares: Sequence[str]) -> list[str]:
+def _cells(arm: ArmSummary, optional: Sequence[str]) -> list[str]:
     name = arm.scenario if arm.case_label == arm.scenario else f"{arm.scenario} {arm.case_label}"
     latencies = [
         f"{_median(arm, f'median_{metric}')} / {_median(arm, f'p99_{metric}')}" for _, metric in _LATENCIES
@@ -342,10 +347,16 @@ def _cells(arm: ArmSummary, shares: Sequence[str]) -> list[str]:
         tokens,
         throughput,
         *latencies,
-        *(_median(arm, metric) if _is_on(arm, metric) else "off" for metric in shares),
+        *(_optional_cell(arm, metric) for metric in optional),
         _median(arm, "steps"),
         _validity(arm),
     ]
+
+
+def _optional_cell(arm: ArmSummary, metric: str) -> str:
+    if metric == "request_goodput" and arm.has_no_speed:
+        return WRONG_TOKENS if arm.control is None else WRONG_ARM
+    return _median(arm, metric) if _is_on(arm, metric) else "off"
 
 
 def _validity(arm: ArmSummary) -> str:

@@ -170,6 +170,7 @@ class RunRecord(_Frozen):
     repeats: Mapping[str, int] = {}  # of an amplified run: span -> how often its commands were run, at most
     turns: tuple[Turn, ...] = ()  # and in which step (runner/repeats.py); none: in every step
     is_aa: bool = False  # the reference arm once more in its round: held against itself, in no other figure
+    side: Literal["head", "baseline"] | None = None  # of two checkouts that took turns; None: of one alone
     step_list: StepListRecord | None = None  # None: the traffic is no list of steps
     clock_uncertainty_ns: int | None = None  # of device times on the host's clock; None: no spans of it
     settles: Settles | None = None  # what of it should settle; None: nothing can be asked

@@ -53,6 +53,9 @@ DAMAGED_RUNS = "runs.damaged.jsonl"
 
 _OF_RUNS = {STEPS: ".parquet", REQUESTS: ".parquet", SPANS: ".parquet", TRACES: ".json"}
 
+OTHER_FOLDER = "another folder with --output-dir (what was written before is kept)"
+OTHER_FILE = "another file with --output"
+
 _MAX_NAME = 48
 _PIECE_ROWS = 65_536
 _PLAIN_NAME = re.compile(r"[a-z0-9](?:[a-z0-9_-]*[a-z0-9])?")
@@ -243,9 +246,12 @@ class RunFolder:
         return path
 
 
-def write_file(path: Path, content: bytes) -> Path:
-    """Write a file whole or not at all. SuiteError naming the path where the disk refuses."""
-    _replace(path, content)
+def write_file(path: Path, content: bytes, other: str = OTHER_FILE) -> Path:
+    """Write a file whole or not at all. SuiteError naming the path where the disk refuses.
+
+    `other`: what the user may choose instead, by which option.
+    """
+    _replace_by(path, lambda file: file.write(content), other)
     return path
 
 
@@ -265,15 +271,14 @@ def _check_parent(parent: Path) -> None:
 
 
 @contextmanager
-def _refusals(path: Path) -> Iterator[None]:
+def _refusals(path: Path, other: str = OTHER_FOLDER) -> Iterator[None]:
     """Turns the operating system's refusals into a SuiteError with the path."""
     try:
         yield
     except OSError as error:
         where = error.filename or path
         raise SuiteError(
-            f"cannot write {where}: {error.strerror or error}; free some space or choose another "
-            "folder with --output-dir (what was written before is kept)"
+            f"cannot write {where}: {error.strerror or error}; free some space or choose {other}"
         ) from error
 
 
@@ -306,8 +311,8 @@ def _replace_table(path: Path, table: pa.Table) -> None:
     _replace_by(path, lambda file: pq.write_table(table, file, compression="zstd"))
 
 
-def _replace_by(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    with _refusals(path):
+def _replace_by(path: Path, write: Callable[[BinaryIO], object], other: str = OTHER_FOLDER) -> None:
+    with _refusals(path, other):
         replace_file(path, write)
 
 
@@ -472,12 +477,8 @@ class LoadedRun:
 
 def stored_records(path: Path, run_id: str) -> tuple[list[RequestRecord], list[StepRecord]]:
     """The requests and the steps of one run of a folder that is still being written."""
-    steps = _read_table(path / STEPS / f"{run_id}.parquet", _step_schema(()))
-    requests = _read_table(path / REQUESTS / f"{run_id}.parquet", _request_schema())
-    return (
-        [_request_record(row) for row in requests.to_dict("records")],
-        [_step_record(row) for row in steps.to_dict("records")],
-    )
+    requests = [record for piece in _pieces(path, REQUESTS, run_id) for record in _request_records(piece)]
+    return requests, [record for piece in _pieces(path, STEPS, run_id) for record in _step_records(piece)]
 
 
 def load_run(path: Path) -> LoadedRun:

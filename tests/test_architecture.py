@@ -162,6 +162,8 @@ LAYERS = (
             *under("suite", "workload yaml_source"),
             *under("suite", "comparison cpu_use goodput gpu_use pace resume vllm_requests"),
             *under("suite/validity", "accounts machine nesting rounds rule schedule steadiness tokens"),
+            *under("suite", "compare_environments compare_folders compare_result compare_runs compare_table"),
+            *under("suite", "baseline baseline_run baseline_turns gate imported_metrics pytest_benchmark"),
             *under("suite", "attribution break_even"),
             *under("suite", "step_list step_list_check step_list_plan step_list_recorded"),
             *under("suite/traces", "azure_llm azure_lmm azure_lmm_rebased base block_lengths burstgpt"),
@@ -295,8 +297,9 @@ LAYERS = (
         "report",
         under(
             "suite/report",
-            "answer attribution_tables bill_tables chart choice comparison_text comparisons data figures "
-            "page panels point prices samples scenario_panels span_figures span_tables tables wording",
+            "answer attribution_tables bill_tables chart choice compare_page comparison_text comparisons "
+            "data figures page panels point prices samples scenario_panels span_figures span_tables tables "
+            "wording",
         ),
         libraries=("numpy", "pandas", "plotly", "jinja2", "markupsafe"),
         own=(
@@ -304,6 +307,7 @@ LAYERS = (
             *("suite.checks", "suite.control", "suite.summary", "suite.validity.rule", "suite.report"),
             *("suite.amplification", "suite.bill", "suite.ceilings", "suite.cost_tables", "suite.step_costs"),
             *("suite.attribution", "suite.break_even", "suite.comparison", "suite.ratios", "suite.verdict"),
+            *("suite.compare_result", "suite.compare_runs", "suite.gate"),
         ),
         never=(*HEAVY, *MACHINERY, "runner.device", "suite.store", "suite.worker", "suite.oracle"),
         banned=("os", "pathlib", "io", "time", "datetime", "shutil", "tempfile", "glob", "subprocess"),
