@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from suite.arms import named_arm
 from suite.bill import ArmBill, arm_bills, documents
@@ -15,6 +16,9 @@ from suite.instrumented_runs import costs_by_arm
 from suite.record import RunRecord
 from suite.store import RunFolder, load_run
 from suite.summary import ArmSummary, summarise, to_csv, to_document
+
+if TYPE_CHECKING:
+    from suite.report.data import ReportData
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,7 @@ class Published:
     is_interrupted: bool
     bills: tuple[ArmBill, ...] = ()
     comparisons: tuple[Comparison, ...] = ()
+    data: ReportData | None = None  # what the page was made of
     summary: Mapping[str, object] = field(default_factory=dict)  # what summary.json holds
 
     def document(self) -> dict[str, object]:
@@ -59,7 +64,8 @@ def publish(path: Path, is_interrupted: bool | None = None) -> Published:
     if bills:
         summary["amplified"] = documents(bills)
     folder.write_summary(summary, to_csv(arms))
-    report = folder.write_report(render(from_loaded(load_run(path), costs, comparisons, bills)))
+    data = from_loaded(load_run(path), costs, comparisons, bills)
+    report = folder.write_report(render(data))
     return Published(
         path=path,
         report=report,
@@ -74,6 +80,7 @@ def publish(path: Path, is_interrupted: bool | None = None) -> Published:
         is_interrupted=is_interrupted,
         bills=bills,
         comparisons=comparisons,
+        data=data,
         summary=summary,
     )
 

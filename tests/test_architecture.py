@@ -139,7 +139,7 @@ LAYERS = (
             *under(
                 "suite", "amplification arrival_kinds bill cost image_demand lengths replay seeding slopes"
             ),
-            *under("suite", "trace_demand turns weighted"),
+            *under("suite", "answer_table trace_demand turns weighted"),
             *under("suite", "logprob_check prefix_demand prompt_drawing record sampling scenario"),
             *under("suite", "scenario_source schema store summary token_case torch_file traffic"),
             *under("suite", "child_environment instrumented_runs kept_ceilings step_costs worker_process"),
@@ -266,8 +266,8 @@ LAYERS = (
         "report",
         under(
             "suite/report",
-            "answer bill_tables chart choice comparison_text comparisons data figures page panels point "
-            "prices samples scenario_panels span_figures span_tables tables wording",
+            "answer bill_tables chart choice comparison_text comparisons data figures markdown page panels "
+            "point prices samples scenario_panels span_figures span_tables tables wording",
         ),
         libraries=("numpy", "pandas", "plotly", "jinja2", "markupsafe"),
         own=(
