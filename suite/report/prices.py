@@ -57,10 +57,9 @@ def _of_async(scenario: ScenarioData) -> tuple[Point, ...]:
     if untold is None or len({one.case_id for one in scenario.measured}) > 1:
         return ()
     sync, fast = untold
-    told = (
-        f"Not told: {sync} and {fast} ran, and were not held against one another (reference: names the arm)."
-    )
-    return (Point(_ASYNC, told, "doubt"),)
+    told = f"Not told: {sync} and {fast} were not held against one another. To do it:"
+    command = f"python -m suite run {scenario.file} --arms {sync},{fast} --rounds 10"
+    return (Point(_ASYNC, told, "doubt", command),)
 
 
 def _between(comparisons: Iterable[Comparison], pair: tuple[str, str]) -> list[Comparison]:
