@@ -192,11 +192,11 @@ LAYERS = (
     ),
     Layer(
         "span costs",
-        under("suite", "busy_time cost_tables idle_causes lane_pieces span_costs steady"),
+        under("suite", "busy_time cost_tables idle_causes lane_pieces lanes span_costs steady"),
         libraries=("numpy",),
         own=(
             *("runner.measure", "runner.spans", "suite.busy_time", "suite.errors", "suite.idle_causes"),
-            *("suite.lane_pieces", "suite.metrics", "suite.span_costs"),
+            *("suite.lane_pieces", "suite.metrics", "suite.span_costs", "suite.steady"),
         ),
         never=(*HEAVY, *MACHINERY, "runner.device", "suite.store", "suite.worker", "suite.oracle"),
         banned=("os", "pathlib", "io", "time", "datetime", "shutil", "tempfile", "glob", "subprocess"),
