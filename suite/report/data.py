@@ -13,7 +13,9 @@ from typing import Any, Protocol
 
 import pandas as pd
 
+from suite.attribution import Line
 from suite.bill import ArmBill
+from suite.break_even import Cell
 from suite.comparison import Comparison
 from suite.control import control_verdict
 from suite.metrics import CACHING_OFF, DEFINITIONS, SPECULATION_OFF, Definition
@@ -153,6 +155,8 @@ class ScenarioData:
     series: tuple[Series, ...]
     notes: tuple[str, ...]
     comparisons: tuple[Comparison, ...] = ()
+    attribution: tuple[Line, ...] = ()  # of its cases that replay a list of steps
+    break_even: tuple[Cell, ...] = ()  # of its sweep, where it has one
 
     @property
     def measured(self) -> tuple[Series, ...]:
@@ -193,6 +197,8 @@ def from_loaded(
     costs: Mapping[ArmKey, StepCosts] = MappingProxyType({}),
     comparisons: Sequence[Comparison] = (),
     bills: Sequence[ArmBill] = (),
+    attribution: Sequence[Line] = (),
+    break_even: Sequence[Cell] = (),
 ) -> ReportData:
     """Everything the page shows, out of a run folder that `loaded` has opened, and what was made of it."""
     findings = _findings(loaded.summary)
@@ -206,6 +212,7 @@ def from_loaded(
         for name in names
     )
     scenarios = tuple(_with_bills(_with_comparisons(one, comparisons), bills) for one in scenarios)
+    scenarios = tuple(_with_attribution(one, attribution, break_even) for one in scenarios)
     return ReportData(
         scenarios=scenarios,
         unmeasured=tuple(
@@ -230,6 +237,16 @@ def _with_bills(scenario: ScenarioData, bills: Sequence[ArmBill]) -> ScenarioDat
 
 def _with_comparisons(scenario: ScenarioData, comparisons: Sequence[Comparison]) -> ScenarioData:
     return replace(scenario, comparisons=tuple(one for one in comparisons if one.scenario == scenario.name))
+
+
+def _with_attribution(
+    scenario: ScenarioData, attribution: Sequence[Line], break_even: Sequence[Cell]
+) -> ScenarioData:
+    return replace(
+        scenario,
+        attribution=tuple(one for one in attribution if one.scenario == scenario.name),
+        break_even=tuple(one for one in break_even if one.scenario == scenario.name),
+    )
 
 
 def run_label(record: RunRecord) -> str:
