@@ -266,14 +266,17 @@ LAYERS = (
         "report",
         under(
             "suite/report",
-            "answer bill_tables chart comparison_text comparisons data figures page panels samples "
-            "scenario_panels span_figures span_tables tables wording",
+            "answer bill_figures bill_tables break_even_figures cases chart comparison_text comparisons data "
+            "figures page panel_bill panel_pays panel_requests panel_spans panel_timeline panel_tokens "
+            "panel_uploads panels request_figures samples scenario_panels span_figures span_tables tables "
+            "timeline_figures token_figures token_tables upload_figures wording",
         ),
         libraries=("numpy", "pandas", "plotly", "jinja2", "markupsafe"),
         own=(
             *("runner.core", "runner.measure", "runner.spans", "suite.record", "suite.metrics"),
             *("suite.checks", "suite.control", "suite.summary", "suite.report"),
-            *("suite.amplification", "suite.bill", "suite.ceilings", "suite.cost_tables", "suite.step_costs"),
+            *("suite.amplification", "suite.bill", "suite.ceilings", "suite.cost_tables", "suite.lanes"),
+            "suite.step_costs",
             *("suite.attribution", "suite.break_even", "suite.comparison", "suite.ratios", "suite.verdict"),
         ),
         never=(*HEAVY, *MACHINERY, "runner.device", "suite.store", "suite.worker", "suite.oracle"),

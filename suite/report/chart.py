@@ -23,6 +23,7 @@ LIGHT = ("#0072b2", "#c14f00", "#00805c", "#a8508a", "#8a6a00", "#4d4d4d")
 DARK = ("#56b4e9", "#ff8c42", "#2fcf9f", "#e79cc8", "#f0e442", "#d8d8d8")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 SYMBOLS = ("circle-open", "square-open", "diamond-open", "triangle-up-open", "cross-open", "x-open")
+PATTERNS = ("", "/", ".", "x", "-", "|")  # of filled areas
 MAX_SERIES = len(LIGHT)  # in one chart; more lines than that cannot be told apart
 
 
@@ -83,6 +84,39 @@ def log_axis(title: str, tickformat: str, low: float, high: float) -> dict[str, 
     if decades < 1:
         return axis
     return axis | {"dtick": "D2" if decades <= _MAX_DECADES_OF_THREE else 1}
+
+
+def filled(index: int) -> dict[str, Any]:
+    """The marker of bars: a colour, and a pattern that says the same again."""
+    colour = LIGHT[index % len(LIGHT)]
+    shape = PATTERNS[index % len(PATTERNS)]
+    return {
+        "color": colour,
+        "pattern": {"shape": shape, "size": 6, "solidity": 0.4},
+        "line": {"color": colour, "width": 1},
+    }
+
+
+def mark(index: int, size: int = 10) -> dict[str, Any]:
+    """The marker of points: a colour, and a symbol that says the same again."""
+    return {
+        "symbol": SYMBOLS[index % len(SYMBOLS)],
+        "size": size,
+        "color": LIGHT[index % len(LIGHT)],
+        "line": {"width": 2},
+    }
+
+
+def time_unit(largest_us: float) -> tuple[str, float]:
+    """Unit and factor in which times of up to so many µs are read most easily."""
+    return ("ms", 1e-3) if largest_us >= 1000 else ("µs", 1.0)
+
+
+def spread_evenly(count: int, most: int) -> list[int]:
+    """Indices of `count` items, or of `most` of them, evenly spread with both ends kept."""
+    if count <= most:
+        return list(range(count))
+    return sorted({round(place) for place in np.linspace(0, count - 1, max(1, most))})
 
 
 def rounded(values: Values) -> list[float]:

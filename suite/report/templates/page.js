@@ -6,6 +6,7 @@
   const isTouch = window.matchMedia("(pointer: coarse)").matches;
   const PRINT_WIDTH = 680;
   const drawn = new Set();
+  const pairs = new Map(); // host -> which two arms its reader has chosen
   const hidden = new Map(); // host -> indices of traces its reader has hidden
   let isPrinting = false;
 
@@ -53,7 +54,25 @@
   };
   const STROKES = { dash: "6 3", dot: "2 2", dashdot: "6 2 2 2", longdash: "9 3", longdashdot: "9 2 2 2" };
 
+  const HATCHES = { "/": "M3 13L13 3M13 13l8-8", ".": "M9 6h2M15 6h2M12 10h2", x: "M8 4l8 8M16 4l-8 8M16 4l4 4", "-": "M6 6h16M6 10h16", "|": "M10 3v10M16 3v10", "\\": "M7 3l10 10M15 3l6 6" };
+
+  // A filled area: its colour, and its pattern in the colour of the paper.
+  function swatch(trace) {
+    const colour = trace.marker?.color || trace.colorscale[1][1];
+    const hatch = HATCHES[trace.marker?.pattern?.shape];
+    const holder = document.createElement("span");
+    holder.innerHTML = '<svg width="28" height="16" aria-hidden="true" stroke-width="1.5"><path d="M6 3h16v10H6z"/></svg>';
+    holder.firstChild.firstChild.setAttribute("fill", colour);
+    holder.firstChild.setAttribute("stroke", colour);
+    if (hatch) {
+      holder.firstChild.firstChild.setAttribute("fill-opacity", "0.15");
+      holder.firstChild.insertAdjacentHTML("beforeend", `<path fill="none" d="${hatch}"/>`);
+    }
+    return holder.firstChild;
+  }
+
   function glyph(trace) {
+    if (!trace.mode) return swatch(trace);
     const isLine = trace.mode.startsWith("lines");
     const style = isLine ? trace.line : trace.marker;
     const shape = isLine ? '<path d="M0 8h28"/>' : SHAPES[style.symbol.replace("-open", "")];
@@ -63,6 +82,38 @@
     holder.firstChild.setAttribute("stroke", style.color);
     holder.firstChild.setAttribute("stroke-dasharray", dash);
     return holder.firstChild;
+  }
+
+  // A figure of many arms shows two of them: its readers choose which lies above and which below.
+  function choosePair(host, figure) {
+    const pair = figure.layout.meta?.pair;
+    if (!pair) return figure;
+    const chosen = pairs.get(host) || pair.chosen;
+    if (!pairs.has(host)) drawSelects(host, pair);
+    pairs.set(host, chosen);
+    const [upper, lower] = chosen.map((index) => pair.options[index]);
+    const of = (option, more) => option.traces.map((index) => ({ ...structuredClone(figure.data[index]), visible: true, ...more }));
+    [upper, lower].forEach((option, index) => { figure.layout.annotations[index].text = `<b>${escaped(option.label)}</b>`; });
+    return { ...figure, data: [...of(upper, { yaxis: "y" }), ...of(lower, { yaxis: "y2", meta: undefined })] };
+  }
+
+  const escaped = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+
+  function drawSelects(host, pair) {
+    const row = document.createElement("div");
+    row.className = "pair";
+    ["above", "below"].forEach((place, index) => {
+      const label = document.createElement("label");
+      const select = document.createElement("select");
+      select.append(...pair.options.map((option, value) => new Option(option.label, value, false, value === pair.chosen[index])));
+      select.addEventListener("change", () => {
+        pairs.get(host)[index] = Number(select.value);
+        draw(host);
+      });
+      label.append(`${place} `, select);
+      row.append(label);
+    });
+    host.previousElementSibling.before(row);
   }
 
   // One button a trace: a click, or a key, hides its curve and brings it back.
@@ -97,7 +148,7 @@
   }
 
   function draw(host) {
-    const figure = JSON.parse(document.getElementById(host.dataset.figure).textContent);
+    const figure = choosePair(host, JSON.parse(document.getElementById(host.dataset.figure).textContent));
     const colours = theme();
     const swap = new Map(themes.light.palette.map((colour, index) => [colour, colours.palette[index]]));
     figure.data.forEach((trace) => recolour(trace, swap));

@@ -1,0 +1,55 @@
+"""Panel: where the step goes."""
+
+from __future__ import annotations
+
+from suite.report import figures, span_figures, span_tables, tables
+from suite.report.cases import Case, charts_and_details, drawn_cases
+from suite.report.chart import Chart
+from suite.report.data import ScenarioData, Series
+from suite.report.panels import TITLES, Detail, Panel
+
+ORDER = ("decode", "mixed", "prefill")
+
+
+def panel(scenario: ScenarioData) -> Panel:
+    """What makes a step long, its spans, and how they scatter; decode, mixed and prefill steps apart."""
+    cases, told = drawn_cases(scenario)
+    charts, details = charts_and_details(cases, _of_case)
+    return Panel(
+        id="panel-spans",
+        title=TITLES["panel-spans"],
+        lead="What host and device spend a step on: what lengthens it (serial, idle-causing), and what lies "
+        f"hidden under device work (overlapped).{told}",
+        charts=charts,
+        num_columns=2,
+        details=(*details, *map(_of_arm, scenario.series)),
+        reason="no run was started",
+    )
+
+
+def _of_case(case: Case) -> list[Chart]:
+    present = span_figures.kinds_of(case.series)
+    kinds = [kind for kind in ORDER if kind in present] or ["decode"]
+    return [
+        chart
+        for kind in kinds
+        for chart in (
+            span_figures.wall_times(case.series, kind),
+            span_figures.lengthening(case.series, kind),
+            span_figures.by_arm(case.series, kind, "compute"),
+            span_figures.by_arm(case.series, kind, "host"),
+        )
+    ]
+
+
+def _of_arm(one: Series) -> Detail:
+    present = span_figures.kinds_of([one])
+    kinds = [kind for kind in ORDER if kind in present] or ["decode"]
+    return Detail(
+        f"Spans of {one.label}",
+        (*(span_figures.durations(one, kind) for kind in kinds), figures.step_times(one)),
+        (
+            *(span_tables.spans(one), span_tables.idle(one), span_tables.ceiling_shares(one)),
+            *(tables.step_times(one), tables.routes(one)),
+        ),
+    )
