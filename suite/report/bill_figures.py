@@ -20,6 +20,7 @@ from suite.report.chart import (
     distinct,
     escape,
     filled,
+    height_of,
     log_axis,
     mark,
     rounded,
@@ -124,7 +125,7 @@ def waterfall(lines: Sequence[Line], kind: str) -> Chart:
     margin = max(2.0, 0.35 * (high - low))
     figure.update_layout(
         barmode="overlay",
-        height=120 + 44 * len(keys),
+        height=height_of(keys, 44, 120),
         xaxis={
             "title": {"text": f"% of {escape(way[0].source)}'s time a token"},
             "range": [max(0.0, low - margin), high + 2 * margin],
@@ -280,8 +281,8 @@ def amplified(bills: Sequence[ArmBill], kind: str, reason: str) -> Chart:
     least, most = _range(costs)
     figure = go.Figure([*_in_place(keys, costs, least), _on_clock(keys, costs)])
     figure.update_layout(
-        height=120 + 26 * len(keys),
-        xaxis=log_axis("µs a step", "~s", least, most)
+        height=height_of(keys, 26, 120),
+        xaxis=log_axis("µs a step", "~s", least, most, is_narrow=True)
         | {"range": [math.log10(least), math.log10(most)], "autorange": False},
         yaxis=categories(keys),
     )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from suite.report.chart import Chart, spread_evenly
 from suite.report.data import ScenarioData, Series
 from suite.report.panels import Detail
+from suite.report.tables import Table
 from suite.report.wording import plural
 
 MOST = 4
@@ -15,18 +16,33 @@ MOST = 4
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """`series`: its arms, in the order they first ran."""
+    """`series`: its arms, as the scenario names them."""
 
     case_id: str
     label: str
     series: tuple[Series, ...]
 
 
+def in_order(scenario: ScenarioData) -> tuple[Series, ...]:
+    """The series of a scenario, the arms of each case as the scenario names them; a round shuffles them."""
+    arms = (scenario.config or {}).get("arms")
+    places = {str(arm): place for place, arm in enumerate(arms)} if isinstance(arms, list | tuple) else {}
+    cases = {one.case_id: place for place, one in reversed(list(enumerate(scenario.series)))}
+    return tuple(
+        sorted(scenario.series, key=lambda one: (cases[one.case_id], places.get(one.arm, len(places))))
+    )
+
+
 def cases_of(scenario: ScenarioData) -> list[Case]:
     found: dict[str, list[Series]] = {}
-    for one in scenario.series:
+    for one in in_order(scenario):
         found.setdefault(one.case_id, []).append(one)
     return [Case(case_id, group[0].case_label, tuple(group)) for case_id, group in found.items()]
+
+
+def titled(table: Table, one: Series) -> Table:
+    """The table with the arm it is of in its caption."""
+    return replace(table, caption=f"{table.caption}: {one.label}")
 
 
 def drawn_cases(scenario: ScenarioData, most: int = MOST) -> tuple[list[Case], str]:

@@ -54,11 +54,11 @@ def wrap(text: str, width: int = 26, max_lines: int = 3) -> str:
     return "<br>".join(escape(line) for line in lines)
 
 
-def distinct(names: Sequence[str]) -> list[str]:
+def distinct(names: Sequence[str], width: int = 26) -> list[str]:
     """Names as an axis needs them: wrapped, and numbered where two would look the same."""
     keys: list[str] = []
     for name in names:
-        key = wrap(name)
+        key = wrap(name, width)
         keys.append(key if key not in keys else f"{key} ({len(keys) + 1})")
     return keys
 
@@ -73,17 +73,18 @@ def categories(keys: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def log_axis(title: str, tickformat: str, low: float, high: float) -> dict[str, Any]:
+def log_axis(title: str, tickformat: str, low: float, high: float, is_narrow: bool = False) -> dict[str, Any]:
     """Logarithmic, for values from `low` to `high`, both positive; every tick says its whole number.
 
     Ticks at 1, 2 and 5, or at powers of ten where those would be many: plotly's own choice, all nine digits
-    of a power of ten, runs together.
+    of a power of ten, runs together. `is_narrow`: beside long names, there is room for few.
     """
     axis = {"title": {"text": f"{title}, logarithmic"}, "type": "log", "tickformat": tickformat}
     decades = math.log10(high / low)
     if decades < 1:
         return axis
-    return axis | {"dtick": "D2" if decades <= _MAX_DECADES_OF_THREE else 1}
+    most = _MAX_DECADES_OF_THREE / 2 if is_narrow else _MAX_DECADES_OF_THREE
+    return axis | {"dtick": "D2" if decades <= most else 1}
 
 
 def filled(index: int) -> dict[str, Any]:
@@ -117,6 +118,20 @@ def spread_evenly(count: int, most: int) -> list[int]:
     if count <= most:
         return list(range(count))
     return sorted({round(place) for place in np.linspace(0, count - 1, max(1, most))})
+
+
+def three_digits(value: float) -> str:
+    """Three significant digits at least, and never an exponent: 1,234 · 123 · 12.3 · 1.23 · 0.123."""
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    if abs(value) >= 10:
+        return f"{value:.1f}"
+    return f"{value:.2f}" if abs(value) >= 1 else f"{value:.3f}"
+
+
+def height_of(keys: Sequence[str], row: int, around: int = 110) -> int:
+    """Of a chart with a line for each name: high enough for names that are wrapped."""
+    return around + len(keys) * max([row, *(17 * (1 + key.count("<br>")) + 2 for key in keys)])
 
 
 def rounded(values: Values) -> list[float]:

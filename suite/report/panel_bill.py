@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from suite.report import bill_figures, bill_tables
-from suite.report.cases import Case, charts_and_details, drawn_cases
+from suite.report.cases import Case, charts_and_details, drawn_cases, in_order, titled
 from suite.report.chart import Chart
 from suite.report.data import ScenarioData
 from suite.report.panels import TITLES, Detail, Panel
@@ -25,7 +25,8 @@ def panel(scenario: ScenarioData) -> Panel:
         ]
 
     charts, details = charts_and_details(cases, draw)
-    tables = tuple(Detail(one.label, (), (bill_tables.bill(one),)) for one in scenario.series if one.bill)
+    bills = tuple(titled(bill_tables.bill(one), one) for one in in_order(scenario) if one.bill)
+    tables = (Detail("Every bill: figures", (), bills),) if bills else ()
     return Panel(
         id="panel-bill",
         title=TITLES["panel-bill"],

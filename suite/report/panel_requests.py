@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from suite.report import figures, request_figures, tables
+from suite.report.cases import in_order
 from suite.report.chart import MAX_SERIES, Chart
 from suite.report.data import ScenarioData, Series
 from suite.report.panels import TITLES, Detail, Panel
@@ -12,8 +13,10 @@ from suite.report.panels import TITLES, Detail, Panel
 
 def panel(scenario: ScenarioData, max_points: int) -> Panel:
     """Throughput, latencies as shares, over time and by class, and goodput; wrong arms are not drawn."""
-    judged = [one for one in scenario.series if not tables.why_no_speed(one)]
-    left_out = [f"{one.label} ({tables.why_no_speed(one)})" for one in scenario.series if one not in judged]
+    judged = [one for one in in_order(scenario) if not tables.why_no_speed(one)]
+    left_out = [
+        f"{one.label} ({tables.why_no_speed(one)})" for one in in_order(scenario) if one not in judged
+    ]
     told = f" Not drawn here: {'; '.join(left_out)}." if left_out else ""
     labelled = list(zip(figures.short_labels(judged), judged, strict=True))
     gates = gates_of(scenario)
@@ -29,8 +32,11 @@ def panel(scenario: ScenarioData, max_points: int) -> Panel:
             request_figures.by_class(labelled, "e2e_ms"),
         ),
         num_columns=2,
-        tables=(tables.all_metrics(scenario),),
-        details=(*_shares(judged, max_points), *_over_time(labelled, max_points)),
+        details=(
+            *_shares(judged, max_points),
+            *_over_time(labelled, max_points),
+            Detail("Every metric of every arm", (), (tables.all_metrics(scenario),)),
+        ),
     )
 
 

@@ -18,6 +18,7 @@ from suite.report.chart import (
     Chart,
     categories,
     distinct,
+    height_of,
     log_axis,
     mark,
     rounded,
@@ -214,7 +215,7 @@ def by_class(labelled: Labelled, kind: str) -> Chart:
         figure.add_trace(_class_points(name, index, rows))
     medians = [float(np.median(values)) for _, classes in drawn for values in classes.values()]
     figure.update_layout(
-        height=110 + 28 * len(keys),
+        height=height_of(keys, 28),
         xaxis=_ms_axis(np.array(medians)),
         yaxis=categories(keys),
     )
@@ -288,7 +289,7 @@ def goodput(labelled: Labelled, gates: Mapping[str, float], command: str) -> Cha
             )
         )
     figure.update_layout(
-        height=110 + 28 * len(keys),
+        height=height_of(keys, 28),
         xaxis={"title": {"text": "% of requests"}, "range": [-2, 103]},
         yaxis=categories(keys),
     )

@@ -10,15 +10,28 @@ import plotly.graph_objects as go
 
 from suite.cost_tables import CostTables, SpanRow
 from suite.metrics import STEP_KINDS
-from suite.report.chart import LIGHT, Chart, categories, distinct, filled, log_axis, rounded, time_unit, wrap
+from suite.report.chart import (
+    LIGHT,
+    Chart,
+    categories,
+    distinct,
+    filled,
+    height_of,
+    log_axis,
+    rounded,
+    three_digits,
+    time_unit,
+    wrap,
+)
 from suite.report.data import Series
 from suite.report.samples import step_samples
 from suite.report.span_tables import LANE_NAMES, tables_of
-from suite.report.wording import number, plural
+from suite.report.wording import plural
 
 MAX_SPANS = 5  # of a stacked bar; what is left is "other"
 MAX_BOXES = 16  # spans with a box each
 OTHER = "other"
+HIDDEN = "#f0e442"  # seen on the device's colour, light or dark
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +128,7 @@ def lengthening(series: Sequence[Series], kind: str) -> Chart:
     figure.add_trace(_totals(keys, np.array(sums) * scale))
     figure.update_layout(
         barmode="overlay",
-        height=110 + 30 * len(keys),
+        height=height_of(keys, 30),
         xaxis={
             "title": {"text": f"{unit} a step (mean)"},
             "range": [0, 1.22 * scale * max(sums)],
@@ -159,7 +172,7 @@ def _hidden(keys: Sequence[str], values: np.ndarray, unit: str) -> go.Bar:
         width=0.26,
         name=name,
         meta=name,
-        marker=filled(4),
+        marker={"color": HIDDEN, "line": {"color": LIGHT[5], "width": 1}},
         hovertemplate=f"%{{y}}: %{{x}} {unit}<extra>%{{fullData.name}}</extra>",
     )
 
@@ -169,7 +182,7 @@ def _totals(keys: Sequence[str], values: np.ndarray) -> go.Scatter:
         y=list(keys),
         x=rounded(values),
         mode="text",
-        text=[f" {number(float(f'{value:.3g}'))}" for value in values],
+        text=[f" {three_digits(value)}" for value in values],
         textposition="middle right",
         cliponaxis=False,
         hoverinfo="skip",
@@ -200,7 +213,7 @@ def by_arm(series: Sequence[Series], kind: str, lane: str) -> Chart:
     figure.add_trace(_totals(keys, np.array(sums) * scale))
     figure.update_layout(
         barmode="overlay",
-        height=110 + 26 * len(keys),
+        height=height_of(keys, 26),
         xaxis={
             "title": {"text": f"{unit} a step (mean)"},
             "range": [0, 1.22 * scale * max(sums)],
@@ -243,7 +256,7 @@ def wall_times(series: Sequence[Series], kind: str) -> Chart:
     percentiles = np.array([np.percentile(values, (5, 25, 50, 75, 95)) for _, values in drawn])
     figure = go.Figure(_box(keys, percentiles, 0, "wall time"))
     figure.update_layout(
-        height=110 + 26 * len(keys),
+        height=height_of(keys, 26),
         xaxis={"title": {"text": "ms a step"}, "rangemode": "tozero", "nticks": 6},
         yaxis=categories(keys),
     )

@@ -7,6 +7,7 @@ are shown first. Without the page's script those two are shown.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import plotly.graph_objects as go
 
@@ -94,11 +95,15 @@ def _first_steps(lanes: Lanes, num_steps: int) -> Lanes:
 
 
 def _first_pair(series: Sequence[Series]) -> tuple[int, int]:
-    """The first arm that scheduled sync and the first that did not; else the first and the last."""
-    ways = [next((record.scheduling for record in one.records if record.scheduling), None) for one in series]
+    """The first right arm that scheduled sync and the first that did not; else the first and the last."""
+    ways = [None if one.control else _scheduling(one) for one in series]
     if "sync" in ways and "async" in ways:
         return ways.index("sync"), ways.index("async")
     return 0, len(series) - 1
+
+
+def _scheduling(one: Series) -> str | None:
+    return next((record.scheduling for record in one.records if record.scheduling), None)
 
 
 def _traces(lanes: Lanes) -> list[go.Bar]:
@@ -125,13 +130,21 @@ def _pieces(pieces: Sequence[LanePiece], name: str, index: int, steps: Mapping[i
         y=[ROWS[piece.lane] for piece in pieces],
         x=[_ms(piece.end_ns - piece.start_ns) for piece in pieces],
         base=[_ms(piece.start_ns) for piece in pieces],
-        text=[str(piece.step_id) if piece.name in ("forward", "wait.output") else "" for piece in pieces],
+        text=[str(piece.step_id) if piece.name == "forward" else "" for piece in pieces],
         hovertext=[
             _hover(piece.name, piece.end_ns - piece.start_ns, piece.step_id, steps) for piece in pieces
         ],
-        marker=filled(index) | {"line": {"width": 0}},
+        marker=_fill(index),
         **_common(name),
     )
+
+
+def _fill(index: int) -> dict[str, Any]:
+    """Model and host work are solid, so that what is short is seen; waits are pale."""
+    marker = filled(index) | {"line": {"width": 0}}
+    if index in (0, 4):
+        return marker | {"pattern": {"shape": ""}}
+    return marker | ({"pattern": {"shape": ""}, "opacity": 0.3} if index == 5 else {})
 
 
 def _gaps(gaps: Sequence[LaneGap], steps: Mapping[int, LaneStep]) -> go.Bar:
@@ -233,8 +246,8 @@ def _caption(drawn: Sequence[tuple[Series, Lanes]], num_steps: int, absent: Iter
         f"One run of each arm with instruments, {num_steps} steps in a row from where the batch was steady; "
         "n\u00a0=\u00a0"
     )
-    told += f"{plural(len(drawn), 'arm')}. The numbers are steps: the device's is in its forward pass, the "
-    told += "host's where it waits for that step's output. Blank: none of our spans. "
+    told += f"{plural(len(drawn), 'arm')}. The number in a forward pass is its step. "
+    told += "Blank: none of our spans. "
     told += _steadiness(drawn, num_steps)
     left_out = "; ".join(absent)
     return told + (f" Not drawn: {left_out}." if left_out else "")

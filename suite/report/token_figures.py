@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from suite.report.chart import Chart, categories, distinct, escape
+from suite.report.chart import Chart, categories, distinct, escape, height_of
 from suite.report.data import Series, round_label
 from suite.report.wording import plural
 
@@ -61,7 +61,7 @@ def matrix(series: Sequence[Series]) -> Chart:
     columns = [str(place + 1) for place in range(len(chosen))]
     figure = go.Figure([_cells(name, drawn, chosen, keys) for name in COLOURS if name in present])
     figure.update_layout(
-        height=130 + 26 * len(keys),
+        height=height_of(keys, 26, 130),
         xaxis={
             "type": "category",
             "title": {"text": "request"},

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from suite.report.cases import in_order
 from suite.report.data import MeasuredRun, ScenarioData, Series, round_label
 from suite.report.tables import Cell, Line, Table, text
 from suite.report.wording import undefined
@@ -19,7 +20,9 @@ NO_TEXT = "the model has no tokenizer"
 
 def divergences(scenario: ScenarioData) -> Table:
     """A row for each arm and request that has a wrong token: of the first measured round that has one."""
-    rows = [row for one in scenario.series for row in _rows(one)]
+    series = in_order(scenario)
+    first = 1 if len({one.case_id for one in series}) == 1 else 0  # the one case needs no column
+    rows = [row[first:] for one in series for row in _rows(one)]
     note = (
         "From two tokens before the first wrong one to two after it, which is in brackets. Expected: what "
         "the "
@@ -33,7 +36,7 @@ def divergences(scenario: ScenarioData) -> Table:
     reason = (
         "None: no token is wrong in a measured round" if has_any else undefined("no request was recorded")
     )
-    return Table(_CAPTION, _COLUMNS, tuple(rows[:MAX_ROWS]), reason, note if rows else "")
+    return Table(_CAPTION, _COLUMNS[first:], tuple(rows[:MAX_ROWS]), reason, note if rows else "")
 
 
 def _rows(one: Series) -> Iterable[tuple[Cell, ...]]:

@@ -16,6 +16,7 @@ from suite.report.chart import (
     Chart,
     categories,
     distinct,
+    height_of,
     log_axis,
     mark,
     rounded,
@@ -43,7 +44,7 @@ def by_buffer(series: Sequence[Series], kind: str) -> Chart:
     figure.add_trace(_sums(means, keys))
     values = [value for of_arm in means.values() for value in (*of_arm.values(), sum(of_arm.values()))]
     figure.update_layout(
-        height=120 + 28 * len(keys),
+        height=height_of(list(keys.values()), 28, 120),
         xaxis=log_axis("B a step", "~s", min(values), 1.3 * max(values)),
         yaxis=categories(list(keys.values())),
     )
@@ -231,7 +232,7 @@ def bandwidth(series: Sequence[Series]) -> Chart:
         )
     values = [value for _, share in found for value in (share.value, share.ceiling) if value]
     figure.update_layout(
-        height=120 + 26 * len(keys),
+        height=height_of(keys, 26, 120),
         xaxis=log_axis("GB/s", "~r", min(values), max(values)),
         yaxis=categories(keys),
     )

@@ -50,7 +50,7 @@
   const SHAPES = {
     circle: '<circle cx="14" cy="8" r="5"/>', square: '<path d="M9 3h10v10H9z"/>', diamond: '<path d="M14 2l6 6-6 6-6-6z"/>',
     "triangle-up": '<path d="M14 2l6 11H8z"/>', cross: '<path d="M12 3h4v3h3v4h-3v3h-4v-3H9V6h3z"/>',
-    x: '<path d="M10 2l4 4 4-4 2 2-4 4 4 4-2 2-4-4-4 4-2-2 4-4-4-4z"/>', "line-ns": '<path d="M14 1v14"/>',
+    x: '<path d="M10 2l4 4 4-4 2 2-4 4 4 4-2 2-4-4-4 4-2-2 4-4-4-4z"/>', "triangle-left": '<path d="M18 2L8 8l10 6z"/>', "line-ns": '<path d="M14 1v14"/>',
   };
   const STROKES = { dash: "6 3", dot: "2 2", dashdot: "6 2 2 2", longdash: "9 3", longdashdot: "9 2 2 2" };
 
@@ -64,6 +64,7 @@
     holder.innerHTML = '<svg width="28" height="16" aria-hidden="true" stroke-width="1.5"><path d="M6 3h16v10H6z"/></svg>';
     holder.firstChild.firstChild.setAttribute("fill", colour);
     holder.firstChild.setAttribute("stroke", colour);
+    holder.firstChild.firstChild.setAttribute("fill-opacity", trace.marker?.opacity ?? 1);
     if (hatch) {
       holder.firstChild.firstChild.setAttribute("fill-opacity", "0.15");
       holder.firstChild.insertAdjacentHTML("beforeend", `<path fill="none" d="${hatch}"/>`);
