@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from suite.break_even import Cell
 from suite.metrics import DEFINITIONS
 from suite.report.chart import Chart, escape, wrap
-from suite.report.wording import number, plural
+from suite.report.wording import plural
 from suite.verdict import Word
 
 # Dark enough for white text, and seen on white as on black paper.
@@ -62,7 +62,7 @@ def swept_keys(cells: Sequence[Cell]) -> list[str]:
 
 def _shown(value: object) -> str:
     if isinstance(value, float):
-        return number(value)
+        return f"{value:g}"
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {_shown(item)}" for key, item in value.items())
     return str(value)

@@ -61,9 +61,9 @@ def kinds_of(series: Sequence[Series]) -> tuple[str, ...]:
     return tuple(kind for kind in STEP_KINDS if kind in present)
 
 
-def why_none(series: Sequence[Series]) -> str:
+def why_none(series: Sequence[Series], kind: str) -> str:
     reasons = dict.fromkeys(reason for one in series if (reason := tables_of(one)[1]))
-    return "; ".join(reasons) or "no step was recorded"
+    return "; ".join(reasons) or f"no {kind} step was recorded"
 
 
 def _of_kind(series: Sequence[Series], kind: str) -> tuple[list[_Kind], list[str]]:
@@ -113,7 +113,7 @@ def lengthening(series: Sequence[Series], kind: str) -> Chart:
     title = f"What makes a {kind} step long"
     found, absent = _of_kind(series, kind)
     if not found:
-        return Chart(title, reason=why_none(series))
+        return Chart(title, reason=why_none(series, kind))
     lengths = [[one.total_us(lane, part, waits) for _, lane, part, waits in _PARTS] for one in found]
     hidden = [one.total_us("host", "overlapped_us", False) for one in found]
     sums = [sum(parts) for parts in lengths]
@@ -198,7 +198,7 @@ def by_arm(series: Sequence[Series], kind: str, lane: str) -> Chart:
     found, absent = _of_kind(series, kind)
     names = [one.by_name(lane) for one in found]
     if not any(names):
-        return Chart(title, reason=why_none(series) if not found else f"no span of {LANE_NAMES[lane]}")
+        return Chart(title, reason=why_none(series, kind) if not found else f"no span of {LANE_NAMES[lane]}")
     sums = [sum(parts.values()) for parts in names]
     unit, scale = time_unit(max(sums))
     keys = distinct([one.label for one in found])
@@ -297,7 +297,7 @@ def durations(one: Series, kind: str) -> Chart:
     found, _ = _of_kind([one], kind)
     rows = [row for row in (found[0].rows if found else ()) if row.num_spans and row.p95_us > 0]
     if not rows:
-        return Chart(title, reason=why_none([one]))
+        return Chart(title, reason=why_none([one], kind))
     rows = sorted(sorted(rows, key=lambda row: -row.mean_us)[:MAX_BOXES], key=lambda row: -row.median_us)
     names = {lane: [row for row in rows if row.lane == lane] for lane in LANE_NAMES}
     figure = go.Figure()
