@@ -15,7 +15,7 @@ from suite.verdict import Word
 
 # Dark enough for white text, and seen on white as on black paper.
 COLOURS = {
-    "async is better": "#0072b2",
+    "async is better": "#0071b1",
     "sync is better": "#b04700",
     "equal within the floor": "#00735a",
     "cannot tell": "#767676",

@@ -16,13 +16,22 @@ import plotly.offline
 from markupsafe import Markup
 
 from suite.report import chart, span_tables, tables
-from suite.report.answer import answer
+from suite.report.answer import points
 from suite.report.chart import Chart
 from suite.report.data import ReportData, ScenarioData
 from suite.report.panels import Panel
+from suite.report.point import Point
 from suite.report.scenario_panels import of_scenario
 from suite.report.wording import undefined
 
+_SCRIPTS = (
+    "theme.js",
+    "pairs.js",
+    "charts.js",
+    "tables.js",
+    "downloads.js",
+    "page.js",
+)  # what a later one uses first
 MAX_POINTS = 100_000  # on the whole page: about 3 MB of text
 CURVES_PER_SERIES = 8  # three ECDFs and five lines over time
 POINTS_OF_A_CURVE = (60, 2000)
@@ -35,9 +44,8 @@ class Section:
     """One scenario's part of the page: its answer, and its panels in order."""
 
     scenario: ScenarioData
-    answer: str
+    points: tuple[Point, ...]
     panels: tuple[Panel, ...]
-    config: str
 
 
 class _Blocks:
@@ -65,6 +73,7 @@ def render(data: ReportData) -> str:
         .render(
             data=data,
             title=_title(data),
+            setting=_setting(data),
             sections=sections,
             verdicts=tables.verdicts(data),
             runs=(tables.unmeasured_runs(data), tables.skipped_scenarios(data), tables.failed_requests(data)),
@@ -79,7 +88,6 @@ def render(data: ReportData) -> str:
             ),
             command=str(data.environment.get("command_line") or undefined("not recorded")),
             definitions=tables.definitions(data),
-            instruments=span_tables.instruments(data),
             silent_waits=span_tables.silent_waits(data),
             num_warmup=sum(one.num_warmup for one in data.series),
             num_instrumented=sum(one.num_instrumented for one in data.series),
@@ -119,17 +127,28 @@ def _finite(value: object) -> object:
 
 
 def _section(scenario: ScenarioData, max_points: int) -> Section:
-    return Section(
-        scenario=scenario,
-        answer=answer(scenario),
-        panels=of_scenario(scenario, max_points),
-        config=json.dumps(scenario.config or {}, indent=2, ensure_ascii=False, default=str),
-    )
+    return Section(scenario, points(scenario), of_scenario(scenario, max_points))
 
 
 def _title(data: ReportData) -> str:
     names: Sequence[str] = [scenario.name for scenario in data.scenarios]
     return "stepcost: " + (", ".join(names) if names else "no scenario ran")
+
+
+def _setting(data: ReportData) -> str:
+    """Where and when, in one line: device, machine, start. Empty where nothing is known."""
+    environment = data.environment
+    device = environment.get("device")
+    name = device.get("name") if isinstance(device, Mapping) else None
+    machine = name or environment.get("cpu_model")
+    cores = environment.get("num_usable_cores") or environment.get("num_cores")
+    kinds = dict.fromkeys(record.device for one in data.series for record in one.records)
+    parts = (
+        f"device {', '.join(kinds)}" if kinds else "",
+        f"{machine}, {cores} cores" if machine and cores else str(machine or ""),
+        str(environment.get("started_utc") or ""),
+    )
+    return " · ".join(part for part in parts if part)
 
 
 def _theme(colours: Mapping[str, str], palette: Sequence[str]) -> Mapping[str, object]:
@@ -142,7 +161,7 @@ def _assets() -> Mapping[str, Markup]:
     folder = resources.files("suite.report") / "templates"
     return {
         "style": Markup((folder / "page.css").read_text(encoding="utf-8")),
-        "script": Markup((folder / "page.js").read_text(encoding="utf-8")),
+        "script": Markup("\n".join((folder / name).read_text(encoding="utf-8") for name in _SCRIPTS)),
         "plotly_js": Markup(plotly.offline.get_plotlyjs()),
     }
 

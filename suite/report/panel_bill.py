@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from suite.report import bill_figures, bill_tables
+from suite.report import attribution_tables, bill_figures, bill_tables
 from suite.report.cases import Case, charts_and_details, drawn_cases, in_order, titled
 from suite.report.chart import Chart
 from suite.report.data import ScenarioData
@@ -14,7 +14,7 @@ KINDS = ("decode", "mixed")
 def panel(scenario: ScenarioData) -> Panel:
     """From the gated arm to the ceiling, and what commands cost in place, decode and mixed steps apart."""
     cases, told = drawn_cases(scenario)
-    no_bill = f"no command was repeated (`python -m suite cost {scenario.name}.yaml` does it)"
+    no_bill = f"no command was repeated (`python -m suite cost {scenario.file}` does it)"
 
     def draw(case: Case) -> list[Chart]:
         lines = [line for line in scenario.attribution if line.case_id == case.case_id]
@@ -35,6 +35,7 @@ def panel(scenario: ScenarioData) -> Panel:
         f"clock.{told}",
         charts=charts,
         num_columns=2,
+        tables=(attribution_tables.table(scenario),) if scenario.attribution else (),
         details=(*details, *tables),
         reason="no run was started",
     )

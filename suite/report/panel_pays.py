@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from suite.report import break_even_figures
+from suite.report import attribution_tables, break_even_figures
 from suite.report.data import ScenarioData
 from suite.report.panels import TITLES, Panel
 
@@ -15,6 +15,7 @@ def panel(scenario: ScenarioData) -> Panel:
         title=TITLES["panel-pays"],
         lead="Where in a sweep of the traffic async scheduling is better than sync, all else alike.",
         charts=tuple(charts),
+        tables=(attribution_tables.break_even(scenario),) if charts else (),
         num_columns=2,
         reason=_why_none(scenario),
     )
@@ -32,6 +33,6 @@ def _why_none(scenario: ScenarioData) -> str:
 
 def _command(scenario: ScenarioData) -> str:
     return (
-        f"give {scenario.name} a sweep, such as `sweep: {{traffic.multimodal_ratio: [0, 0.5, 1], "
+        f"give {scenario.file} a sweep, such as `sweep: {{traffic.multimodal_ratio: [0, 0.5, 1], "
         "traffic.embeds_ratio: [0, 0.5, 1]}`, and run it with `--arms sync-rows,async-rows`"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from suite.report import figures, request_figures, tables
 from suite.report.cases import in_order
@@ -19,8 +19,8 @@ def panel(scenario: ScenarioData, max_points: int) -> Panel:
     ]
     told = f" Not drawn here: {'; '.join(left_out)}." if left_out else ""
     labelled = list(zip(figures.short_labels(judged), judged, strict=True))
-    gates = gates_of(scenario)
-    command = f"`python -m suite run {scenario.name}.yaml --goodput 'ttft:200 tpot:20 e2el:900'` sets some"
+    gates = scenario.gates
+    command = f"`python -m suite run {scenario.file} --goodput 'ttft:200 tpot:20 e2el:900'` sets some"
     return Panel(
         id="panel-requests",
         title=TITLES["panel-requests"],
@@ -32,21 +32,12 @@ def panel(scenario: ScenarioData, max_points: int) -> Panel:
             request_figures.by_class(labelled, "e2e_ms"),
         ),
         num_columns=2,
+        tables=(tables.more_verdicts(scenario),),
         details=(
             *_shares(judged, max_points),
             *_over_time(labelled, max_points),
             Detail("Every metric of every arm", (), (tables.all_metrics(scenario),)),
         ),
-    )
-
-
-def gates_of(scenario: ScenarioData) -> Mapping[str, float]:
-    """The goodput gates of the scenario, in ms; none where it sets none."""
-    found = (scenario.config or {}).get("goodput")
-    return (
-        {str(name): float(limit) for name, limit in found.items() if limit}
-        if isinstance(found, Mapping)
-        else {}
     )
 
 

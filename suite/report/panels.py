@@ -26,12 +26,13 @@ TITLES = {
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """What is folded away under a line: of one arm of one case, say."""
+    """What is folded away under a line: of one arm of one case, say. `text` is shown as it is written."""
 
     label: str
     charts: tuple[Chart, ...] = ()
     tables: tuple[Table, ...] = ()
     is_open: bool = False
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -14,9 +15,12 @@ from suite.report import (
     panel_timeline,
     panel_tokens,
     panel_uploads,
+    span_tables,
+    tables,
 )
 from suite.report.data import ScenarioData
-from suite.report.panels import TITLES, Panel, in_order
+from suite.report.panels import TITLES, Detail, Panel, in_order
+from suite.report.wording import undefined
 
 
 def of_scenario(scenario: ScenarioData, max_points: int) -> tuple[Panel, ...]:
@@ -36,10 +40,23 @@ def of_scenario(scenario: ScenarioData, max_points: int) -> tuple[Panel, ...]:
 
 
 def believe(scenario: ScenarioData) -> Panel:
+    config = json.dumps(scenario.config or {}, indent=2, ensure_ascii=False, default=str)
+    is_known = bool(scenario.config)
     return _panel(
         "panel-believe",
-        "The noise of this machine, what it could have told apart, and what was done to the workload.",
-        tables=(comparisons.table(scenario),),
+        "The noise of this machine, what could have been told apart, what the instruments cost, and what was "
+        "done to the workload.",
+        tables=(
+            comparisons.table(scenario),
+            span_tables.instruments(scenario),
+            tables.workload_notes(scenario),
+        ),
+        details=(
+            Detail(
+                "Resolved scenario",
+                text=config if is_known else undefined("the run folder holds no configuration of it"),
+            ),
+        ),
     )
 
 

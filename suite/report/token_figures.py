@@ -16,7 +16,7 @@ from suite.report.wording import plural
 # Dark enough for white text, and seen on white as on black paper.
 COLOURS = {
     "right": "#00735a",
-    "tie": "#8a6a00",
+    "tie": "#896900",
     "wrong": "#b04700",
     "not checked": "#767676",
 }
