@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from suite.arms import named_arm
+from suite.attribution import Line, attribution
 from suite.bill import ArmBill, arm_bills, documents
+from suite.break_even import break_even
 from suite.checks import Finding, check_runs
 from suite.comparison import Comparison, compare, designs
 from suite.instrumented_runs import costs_by_arm
@@ -34,6 +36,7 @@ class Published:
     is_interrupted: bool
     bills: tuple[ArmBill, ...] = ()
     comparisons: tuple[Comparison, ...] = ()
+    attribution: tuple[Line, ...] = ()
     data: ReportData | None = None  # what the page was made of
     summary: Mapping[str, object] = field(default_factory=dict)  # what summary.json holds
 
@@ -59,12 +62,18 @@ def publish(path: Path, is_interrupted: bool | None = None) -> Published:
     folder = RunFolder(path)
     costs = costs_by_arm(loaded.runs, loaded)
     comparisons = compare(loaded.runs, designs(loaded.cases), findings)
+    cells = break_even(loaded.runs, designs(loaded.cases), findings)
     summary = to_document(arms, findings, loaded.skipped, is_interrupted, costs, comparisons)
     bills = arm_bills(loaded.runs, loaded.step_records, loaded.spans)
     if bills:
         summary["amplified"] = documents(bills)
+    lines = attribution(loaded.runs, loaded.step_records, findings, bills)
+    if lines:
+        summary["attribution"] = [line.document() for line in lines]
+    if cells:
+        summary["break_even"] = [cell.document() for cell in cells]
     folder.write_summary(summary, to_csv(arms))
-    data = from_loaded(load_run(path), costs, comparisons, bills)
+    data = from_loaded(load_run(path), costs, comparisons, bills, lines, cells)
     report = folder.write_report(render(data))
     return Published(
         path=path,
@@ -80,6 +89,7 @@ def publish(path: Path, is_interrupted: bool | None = None) -> Published:
         is_interrupted=is_interrupted,
         bills=bills,
         comparisons=comparisons,
+        attribution=lines,
         data=data,
         summary=summary,
     )
