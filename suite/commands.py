@@ -215,6 +215,8 @@ def expand(paths: Sequence[Path], options: Options, screen: Screen) -> int:
 
 def report(path: Path, form: str, output: Path | None, screen: Screen) -> int:
     """The summary and the page of a run folder, made anew; shown, or written to `output`, as `form` says."""
+    if output is not None and not output.parent.is_dir():
+        raise SuiteError(f"--output {output}: {output.parent} is no directory; make it first")
     published = publish(path)
     text = _formed(published, form)
     if output is not None:
