@@ -14,6 +14,7 @@ from suite.ceilings import CeilingShare, shares
 from suite.cost_tables import cost_tables
 from suite.errors import SuiteError
 from suite.kept_ceilings import from_document
+from suite.lanes import lanes
 from suite.record import RunRecord, Status
 from suite.span_costs import span_costs
 from suite.step_costs import ArmKey, StepCosts
@@ -52,7 +53,7 @@ def _costs_of(runs: Sequence[RunRecord], loaded: LoadedSteps) -> StepCosts:
         records, spans = loaded.step_records(run.run_id), loaded.spans(run.run_id)
         if not spans:
             return _without(run, "its spans are not in the run folder")
-        tables = cost_tables(span_costs(records, spans))
+        tables, shown = cost_tables(span_costs(records, spans)), lanes(records, spans)
     except SuiteError as error:
         return _without(run, str(error))
     reached, no_shares, caveat = _shares(run, loaded, records, spans)
@@ -66,6 +67,7 @@ def _costs_of(runs: Sequence[RunRecord], loaded: LoadedSteps) -> StepCosts:
         shares=reached,
         no_shares=no_shares,
         caveat=caveat,
+        lanes=shown,
     )
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from suite.arms import named_arm
 from suite.attribution import Line, attribution
@@ -18,6 +19,9 @@ from suite.record import RunRecord
 from suite.step_costs import ArmKey, StepCosts
 from suite.store import SUMMARY, LoadedRun, RunFolder, load_run
 from suite.summary import ArmSummary, summarise, to_csv, to_document
+
+if TYPE_CHECKING:
+    from suite.report.data import ReportData
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,7 @@ class Published:
     comparisons: tuple[Comparison, ...] = ()
     attribution: tuple[Line, ...] = ()
     break_even: tuple[Cell, ...] = ()
+    data: ReportData | None = None  # what the page was made of
     summary: Mapping[str, object] = field(default_factory=dict)  # what summary.json holds
 
     def document(self) -> dict[str, object]:
@@ -87,6 +92,7 @@ def publish(path: Path, is_interrupted: bool | None = None) -> Published:
         comparisons=summed.comparisons,
         attribution=summed.attribution,
         break_even=summed.break_even,
+        data=data,
         summary=summed.document,
     )
 

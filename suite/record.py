@@ -234,3 +234,5 @@ class RequestRecord:
     num_drafted_tokens: int = 0  # draft tokens computed to be verified
     num_accepted_tokens: int = 0  # of them, those that were right
     logprobs: tuple[float, ...] | None = None  # of each output token; None: not asked for
+    expected_from: int | None = None  # index of the first of `expected_ids`; None: there are none
+    expected_ids: tuple[int, ...] | None = None  # the reference's, around the first wrong token

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from runner.spans import Level
 from suite.ceilings import CeilingShare
 from suite.cost_tables import CostTables
+from suite.lanes import Lanes
 from suite.record import RunRecord
 
 ArmKey = tuple[str, str, str]
@@ -33,6 +34,7 @@ class StepCosts:
     shares: tuple[CeilingShare, ...] = ()
     no_shares: str | None = None
     caveat: str | None = None  # of the ceilings
+    lanes: Lanes | None = None  # of a few steady steps; in no document
 
     def document(self) -> dict[str, object]:
         """For JSON."""

@@ -66,11 +66,12 @@ _STEP_DERIVED = ("host_ns", "device_ns")
 _REQUEST_TEXT = ("request_id", "kind", "finish_reason", "error")
 _REQUEST_LISTS = ("token_ns", "output_ids")
 _REQUEST_FLOATS = ("logprobs",)  # a list, or nothing
+_REQUEST_IDS = ("expected_ids",)  # likewise
 # Columns that came with a feature, and what they are in a table written before it.
 _LATER: Mapping[str, int | None] = {
     **dict.fromkeys(("hash_ns", "num_draft_tokens", "num_accepted_tokens"), 0),
     **dict.fromkeys(("num_cached_tokens", "num_drafted_tokens"), 0),
-    "logprobs": None,
+    **dict.fromkeys(("logprobs", "expected_from", "expected_ids")),
 }
 _REQUEST_NULLABLE = (
     "first_scheduled_ns",
@@ -79,13 +80,14 @@ _REQUEST_NULLABLE = (
     "num_tokens_wrong",
     "num_tokens_tied",
     "first_wrong",
+    "expected_from",
 )
 _LATENCIES = ("ttft_ms", "tpot_ms", "e2e_ms", "queue_delay_ms", "send_delay_ms", "max_itl_ms")
 _CONSTRUCTION_ERRORS = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, AssertionError)
 _UNDEFINED = "undefined"  # "tpot_ms: one output token"; empty where every latency is defined
 
 _SPAN_NULLABLE = ("start_ns", "end_ns", "reason")
-_MAY_BE_NULL = (*_REQUEST_NULLABLE, *_REQUEST_FLOATS, *_LATENCIES, "error", _UNDEFINED)
+_MAY_BE_NULL = (*_REQUEST_NULLABLE, *_REQUEST_FLOATS, *_REQUEST_IDS, *_LATENCIES, "error", _UNDEFINED)
 
 
 def safe_name(text: str) -> str:
@@ -185,7 +187,7 @@ class RunFolder:
             target = self.path / f"{DAMAGED_RUNS}.{number}"
         with _refusals(target):
             content = (self.path / RUNS).read_bytes()
-        return write_file(target, content)
+        return write_file(target, content, OTHER_FOLDER)
 
     def clear_leftovers(self, run_ids: Collection[str]) -> None:
         """Remove what a kill left: files half written, and tables of runs other than these."""
@@ -362,7 +364,7 @@ def _request_schema() -> pa.Schema:
 
     types = {
         **dict.fromkeys(_REQUEST_TEXT, pa.string()),
-        **dict.fromkeys(_REQUEST_LISTS, pa.list_(pa.int64())),
+        **dict.fromkeys((*_REQUEST_LISTS, *_REQUEST_IDS), pa.list_(pa.int64())),
         **dict.fromkeys(_REQUEST_FLOATS, pa.list_(pa.float64())),
         **dict.fromkeys(_LATENCIES, pa.float64()),
         _UNDEFINED: pa.string(),

@@ -641,6 +641,8 @@ def _with_check(request: RequestRecord, check: Check | None) -> RequestRecord:
         num_tokens_wrong=check.num_wrong,
         num_tokens_tied=check.num_ties,
         first_wrong=check.first_wrong,
+        expected_from=check.shown_from if check.expected else None,
+        expected_ids=check.expected or None,
     )
 
 

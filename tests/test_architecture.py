@@ -155,7 +155,7 @@ LAYERS = (
             *under(
                 "suite", "amplification arrival_kinds bill cost image_demand lengths replay seeding slopes"
             ),
-            *under("suite", "trace_demand turns weighted"),
+            *under("suite", "answer_table trace_demand turns weighted"),
             *under("suite", "logprob_check prefix_demand prompt_drawing record sampling scenario"),
             *under("suite", "scenario_source schema store summary token_case torch_file traffic"),
             *under("suite", "child_environment instrumented_runs kept_ceilings step_costs worker_process"),
@@ -220,11 +220,11 @@ LAYERS = (
     ),
     Layer(
         "span costs",
-        under("suite", "busy_time cost_tables idle_causes lane_pieces span_costs steady"),
+        under("suite", "busy_time cost_tables idle_causes lane_pieces lanes span_costs steady"),
         libraries=("numpy",),
         own=(
             *("runner.measure", "runner.spans", "suite.busy_time", "suite.errors", "suite.idle_causes"),
-            *("suite.lane_pieces", "suite.metrics", "suite.span_costs"),
+            *("suite.lane_pieces", "suite.metrics", "suite.span_costs", "suite.steady"),
         ),
         never=(*HEAVY, *MACHINERY, "runner.device", "suite.store", "suite.worker", "suite.oracle"),
         banned=("os", "pathlib", "io", "time", "datetime", "shutil", "tempfile", "glob", "subprocess"),
@@ -297,15 +297,18 @@ LAYERS = (
         "report",
         under(
             "suite/report",
-            "answer attribution_tables bill_tables chart choice compare_page comparison_text comparisons "
-            "data figures page panels point prices samples scenario_panels span_figures span_tables tables "
-            "wording",
+            "answer attribution_tables bill_figures bill_tables break_even_figures cases chart choice "
+            "compare_page comparison_text comparisons data figures markdown page panel_bill panel_pays "
+            "panel_requests panel_spans panel_timeline panel_tokens panel_uploads panels point prices "
+            "request_figures samples scenario_panels span_figures span_tables tables timeline_figures "
+            "token_figures token_tables upload_figures wording",
         ),
         libraries=("numpy", "pandas", "plotly", "jinja2", "markupsafe"),
         own=(
             *("runner.core", "runner.measure", "runner.spans", "suite.record", "suite.metrics"),
             *("suite.checks", "suite.control", "suite.summary", "suite.validity.rule", "suite.report"),
-            *("suite.amplification", "suite.bill", "suite.ceilings", "suite.cost_tables", "suite.step_costs"),
+            *("suite.amplification", "suite.bill", "suite.ceilings", "suite.cost_tables", "suite.lanes"),
+            "suite.step_costs",
             *("suite.attribution", "suite.break_even", "suite.comparison", "suite.ratios", "suite.verdict"),
             *("suite.compare_result", "suite.compare_runs", "suite.gate"),
         ),

@@ -72,7 +72,7 @@ def throughput(series: Sequence[Series], name: str = "output_throughput") -> Cha
     arms = list(dict.fromkeys(one.arm for one in shown))
     for index, arm in enumerate(arms):
         chosen = [(key, one) for key, one in zip(keys, shown, strict=True) if one.arm == arm]
-        figure.add_trace(_rounds(chosen, name, index))
+        figure.add_trace(_rounds(chosen, name, index, len(arms) <= MAX_SERIES))
     figure.add_trace(
         go.Scatter(
             x=[median(one.values(name)) for one in shown],
@@ -135,7 +135,7 @@ def _rate_axis(values: Sequence[float]) -> dict[str, Any]:
     }
 
 
-def _rounds(chosen: Sequence[tuple[str, Series]], name: str, index: int) -> go.Scatter:
+def _rounds(chosen: Sequence[tuple[str, Series]], name: str, index: int, has_legend: bool) -> go.Scatter:
     points = [
         (run.record.metrics[name].value, key, run.record.round + 1)
         for key, one in chosen
@@ -148,7 +148,7 @@ def _rounds(chosen: Sequence[tuple[str, Series]], name: str, index: int) -> go.S
         customdata=[round_number for _, _, round_number in points],
         mode="markers",
         name=escape(chosen[0][1].arm),
-        meta=f"rounds of {chosen[0][1].arm}",
+        meta=f"rounds of {chosen[0][1].arm}" if has_legend else None,
         marker={
             "symbol": SYMBOLS[index % len(SYMBOLS)],
             "size": 11,
