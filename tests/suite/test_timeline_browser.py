@@ -1,4 +1,4 @@
-"""The timeline in a real browser: its two arms are chosen by mouse and by keyboard, and its lanes are drawn."""
+"""The timeline in a real browser: two arms chosen by mouse and by keyboard, and their lanes drawn."""
 
 from __future__ import annotations
 
