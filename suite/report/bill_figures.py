@@ -257,7 +257,7 @@ def _waterfall_caption(way: Sequence[Move], kind: str) -> str:
         "goes on "
         "from where the one before ended. Whiskers: 95 % interval of that one choice, "
         f"n\u00a0=\u00a0{told}. Below 100 % "
-        "is faster. A “?” marks what the rounds cannot decide."
+        "is faster. A “?” marks what the rounds cannot decide. The axis need not start at zero."
     )
     if way[-1].to != "ids":
         text += " The ceiling (ids) was not compared on these steps."

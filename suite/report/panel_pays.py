@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from suite.report import attribution_tables, break_even_figures
 from suite.report.data import ScenarioData
-from suite.report.panels import TITLES, Panel
+from suite.report.panels import TITLES, Detail, Panel
 
 
 def panel(scenario: ScenarioData) -> Panel:
     """The surface of ratios over a sweep, or why there is none and the command that makes one."""
     charts = break_even_figures.surfaces(scenario.break_even)
+    cells = attribution_tables.break_even(scenario)
     return Panel(
         id="panel-pays",
         title=TITLES["panel-pays"],
         lead="Where in a sweep of the traffic async scheduling is better than sync, all else alike.",
         charts=tuple(charts),
-        tables=(attribution_tables.break_even(scenario),) if charts else (),
+        details=(Detail("Every cell, with its interval", (), (cells,)),) if charts else (),
         num_columns=2,
         reason=_why_none(scenario),
     )
