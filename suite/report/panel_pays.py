@@ -6,6 +6,8 @@ from suite.report import attribution_tables, break_even_figures
 from suite.report.data import ScenarioData
 from suite.report.panels import TITLES, Detail, Panel
 
+_SWEEP = "sweep: {traffic.multimodal_ratio: [0, 0.5, 1], traffic.embeds_ratio: [0, 0.5, 1]}"
+
 
 def panel(scenario: ScenarioData) -> Panel:
     """The surface of ratios over a sweep, or why there is none and the command that makes one."""
@@ -27,13 +29,9 @@ def _why_none(scenario: ScenarioData) -> str:
         return f"nothing was swept: {_command(scenario)}"
     return (
         "no sweep of this scenario ran two arms that differ in nothing but scheduling, such as async-rows "
-        "and "
-        f"sync-rows: {_command(scenario)}"
+        f"and sync-rows: {_command(scenario)}"
     )
 
 
 def _command(scenario: ScenarioData) -> str:
-    return (
-        f"give {scenario.file} a sweep, such as `sweep: {{traffic.multimodal_ratio: [0, 0.5, 1], "
-        "traffic.embeds_ratio: [0, 0.5, 1]}`, and run it with `--arms sync-rows,async-rows`"
-    )
+    return f"give {scenario.file} a sweep, such as `{_SWEEP}`, and run it with `--arms sync-rows,async-rows`"

@@ -175,9 +175,9 @@ def _caption(drawn: Mapping[str, _Requests], num_drawn: int) -> str:
     checked = sum(tokens.right + tokens.wrong + tokens.tied for tokens in every)
     text = (
         f"n\u00a0=\u00a0{plural(checked, 'token')} of {plural(total, 'request')}, "
-        f"{plural(len(drawn), 'arm')}, all "
-        "measured rounds: a request is wrong where any round has a wrong token. ✓ right, ✗ wrong, ≈ no wrong "
-        "token and at least one tie (two scores closer than rounding explains), · not checked."
+        f"{plural(len(drawn), 'arm')}, all measured rounds: a request is wrong where any round has a wrong "
+        "token. ✓ right, ✗ wrong, ≈ no wrong token and at least one tie (two scores closer than rounding "
+        "explains), · not checked."
     )
     if total > num_drawn:
         text += f" {num_drawn} requests are drawn, those with wrong tokens first; the table has the others."

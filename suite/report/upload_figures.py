@@ -55,8 +55,8 @@ def by_buffer(series: Sequence[Series], kind: str) -> Chart:
     small = f" Smaller ones are not drawn: {', '.join(left)}." if left else ""
     return Chart(
         title,
-        f"Mean bytes (B), host to device, counted at the copies; n\u00a0=\u00a0{told} steps of each arm, all "
-        "measured rounds. The upright stroke is the sum. An arm without a mark uploads nothing of "
+        f"Mean bytes (B), host to device, counted at the copies; n\u00a0=\u00a0{told} steps of each arm, "
+        "all measured rounds. The upright stroke is the sum. An arm without a mark uploads nothing of "
         f"it.{small}",
         figure,
     )
@@ -136,10 +136,9 @@ def against_positions(labelled: Sequence[tuple[int, Series]], which: str = "") -
     return Chart(
         title,
         "Mean bytes (B) uploaded in a step, all buffers together, over how many positions (prompt and "
-        "output "
-        f"tokens, image rows) it computes; n\u00a0=\u00a0{counts:,} steps of {plural(len(lines), 'arm')}, "
-        "decode and "
-        f"mixed steps alike. A line has at most {MAX_SIZES} points, each the mean of the steps near it.",
+        f"output tokens, image rows) it computes; n\u00a0=\u00a0{counts:,} steps of "
+        f"{plural(len(lines), 'arm')}, decode and mixed steps alike. A line has at most {MAX_SIZES} points, "
+        "each the mean of the steps near it.",
         figure,
     )
 
@@ -238,10 +237,9 @@ def bandwidth(series: Sequence[Series]) -> Chart:
     return Chart(
         title,
         "Gigabytes a second (GB/s), a mark for each arm; the ceiling is as many pinned copies of the same "
-        "size "
-        f"alone (`suite micro`). n\u00a0=\u00a0{min(counts):,} to {max(counts):,} steps for each mark, one "
-        "run with "
-        f"instruments. Small copies cannot come near: what they cost is the copy, not its bytes.{told}",
+        f"size alone (`suite micro`). n\u00a0=\u00a0{min(counts):,} to {max(counts):,} steps for each mark, "
+        "one run with instruments. Small copies cannot come near: what they cost is the copy, not its "
+        f"bytes.{told}",
         figure,
     )
 
