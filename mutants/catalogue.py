@@ -12,6 +12,7 @@ from mutants import (
     comparing,
     device_half,
     drafts,
+    figures,
     host_half,
     keeping,
     measuring,
@@ -46,5 +47,6 @@ _PARTS = (
     traffic,
     keeping,
     comparing,
+    figures,
 )
 CATALOGUE = by_name(mutant for part in _PARTS for mutant in part.MUTANTS)

@@ -182,7 +182,6 @@ def _caption(cells: Sequence[Cell], better: str) -> str:
     undecided = sum(word(cell) == "cannot tell" for cell in cells)
     return (
         f"Each cell is the ratio of the two arms; {'above' if better == 'higher' else 'below'} 1 async is "
-        "better. "
-        f"Grey “?”: cannot tell, the 95 % interval crosses 1 or reaches across the edge of the noise floor "
-        f"({undecided} of {len(cells)}). n\u00a0=\u00a0{told} a cell."
+        "better. Grey “?”: cannot tell, the 95 % interval crosses 1 or reaches across the edge of the "
+        f"noise floor ({undecided} of {len(cells)}). n\u00a0=\u00a0{told} a cell."
     )
