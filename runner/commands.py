@@ -388,11 +388,21 @@ class Merge(Command):
 
 @dataclass(frozen=True, slots=True)
 class Forward(Command):
-    """The model over `count` packed tokens; `inputs` says what it reads."""
+    """The model over `count` packed tokens; `inputs` says what it reads.
+
+    What its launches are sized by, since the host knows it without asking the device: rows of `max_query`
+    tokens, `num_decodes` rows of one, and contexts of `max_context` positions, guesses of the host included.
+    A step of one token a row may run as the captured graph of `graph` rows, those beyond its own padded; 0
+    is none.
+    """
 
     operation: ClassVar[str] = "forward"
     count: int
     inputs: Literal["input_ids", "inputs_embeds"]
+    max_query: int
+    max_context: int
+    num_decodes: int
+    graph: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,6 +85,8 @@ class DeviceFacts(_Frozen):
     name: str
     num_threads: int
     torch_version: str
+    attention: str = ""
+    graph_sizes: tuple[int, ...] = ()
 
 
 class Environment(_Frozen):

@@ -110,13 +110,21 @@ LAYERS = (
         "kernels",
         under(
             "runner/kernels",
-            "attention encoder kvcache merge model noise program sample speculation sync_watch",
+            "attention attention_choice encoder geometry kvcache merge model noise program sample "
+            "sdpa_attention speculation sync_watch varlen_attention",
         ),
         libraries=("torch", "transformers"),
         own=(
             *("runner.core", "runner.models", "runner.config", "runner.commands", "runner.slot_state"),
             *("runner.kernels", "runner.weights", "runner.spans", "runner.sync_check"),
         ),
+        never=("suite", "runner.engine", "runner.executor", "runner.inputs", "runner.scheduler"),
+    ),
+    Layer(
+        "kernels in Triton",
+        under("runner/kernels", "triton_attention"),
+        libraries=("torch", "triton"),
+        own=("runner.core", "runner.kernels", "runner.config"),
         never=("suite", "runner.engine", "runner.executor", "runner.inputs", "runner.scheduler"),
     ),
     Layer(

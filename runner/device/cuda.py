@@ -90,7 +90,9 @@ class CudaDevice(Device):
         self._trace = TorchTrace()
         self._timers: list[Any] = []
         self._step_id = -1
-        self.info = DeviceInfo("cuda", device_name(), config.num_threads, torch.__version__)
+        self.info = DeviceInfo(
+            "cuda", device_name(), config.num_threads, torch.__version__, self._program.attention
+        )
         self._start_clock()
 
     def execute(self, step_id: int, commands: Sequence[Command]) -> None:

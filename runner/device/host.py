@@ -36,10 +36,10 @@ class HostDevice(Device):
         buffers = buffer_table(config, model)
         kind = f"shuffle:{seed}" if order == "shuffle" else order
         torch.set_num_threads(config.num_threads)
-        self.info = DeviceInfo(kind, "cpu", config.num_threads, torch.__version__)
         self.host = {name: np.zeros(item.shape, item.dtype) for name, item in buffers.items()}
         tensors = {name: torch.from_numpy(array) for name, array in self.host.items()}
         program = Program(model, config, buffers, tensors, torch.device("cpu"))
+        self.info = DeviceInfo(kind, "cpu", config.num_threads, torch.__version__, program.attention)
         shape = ReportRing.shape(len(buffers))
         self._reports = ReportRing(tuple(buffers), np.full(shape, -1, np.int64))
         self._spans = SpanRing(tuple(buffers), np.zeros(SpanRing.shape(config), np.int64))

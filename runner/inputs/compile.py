@@ -140,9 +140,20 @@ class StepCompiler:
             *self._place(step),
             *(Encode(item, encode.slot) for item, encode in enumerate(plan.encodes)),
             *(command for command in merging if not isinstance(command, Upload)),
-            Forward(step.count, "input_ids" if step.embeds == "graph" else "inputs_embeds"),
+            self._forward(step),
             *self._sample(step, requests),
         ]
+
+    def _forward(self, step: StagedStep) -> Forward:
+        batch, rows = step.packed.batch, step.layout.num_rows
+        counts = batch.count[:rows]
+        return Forward(
+            step.count,
+            "input_ids" if step.embeds == "graph" else "inputs_embeds",
+            max_query=int(counts.max()),
+            max_context=int((batch.first[:rows] + counts).max()),
+            num_decodes=int(np.count_nonzero(counts == 1)),
+        )
 
     # ---- ids and positions
 

@@ -9,7 +9,9 @@ import torch
 from runner.commands import BufferSpec, MetadataLayout, RowFlag
 from runner.config import RunnerConfig
 from runner.kernels import merge
-from runner.kernels.attention import PagedStep, StepGeometry
+from runner.kernels.attention import AttentionBackend
+from runner.kernels.attention_choice import choose_attention
+from runner.kernels.geometry import StepGeometry, StepLimits
 from runner.kernels.kvcache import KVCache
 from runner.kernels.model import DeviceModel
 from runner.kernels.sample import SlotTables, sample, token_logprobs
@@ -90,7 +92,8 @@ class Program:
         self._tokens = torch.empty(0)
         # Positions a slot's request has computed: the host may be guessing.
         self._computed = torch.zeros(config.max_num_seqs, dtype=torch.int64, device=device)
-        self._step: PagedStep | None = None
+        self._attention: AttentionBackend = choose_attention(config, spec, dtype, device)
+        self._geometry: StepGeometry | None = None
         self._metadata: _StepMetadata | None = None
         self._handlers: dict[str, Callable[..., None]] = {
             "upload": self._upload,
@@ -110,6 +113,11 @@ class Program:
             "draft": self._draft,
             "download": self._download,
         }
+
+    @property
+    def attention(self) -> str:
+        """How attention is computed, for a record."""
+        return self._attention.description
 
     def execute(self, command: Wire, copies: CopyCounter) -> None:
         """Run one command; copies between the sides are counted in `copies`."""
@@ -131,7 +139,7 @@ class Program:
             else:
                 tensor.fill_(_UNSET_ID if tensor.dtype != torch.uint8 else 0)
         self._computed.fill_(_UNSET_ID)
-        self._step = self._metadata = None
+        self._geometry = self._metadata = None
 
     def _join_table(self) -> torch.Tensor:
         """Embedding table and arena in one allocation, so that `fused` is a single gather.
@@ -171,16 +179,15 @@ class Program:
         _check_range("position", metadata.positions, self._config.max_model_len)
         blocks = metadata.block_table[metadata.row_of_token, metadata.positions // self._config.block_size]
         _check_range("block id", metadata.block_table, self._config.num_blocks)
-        geometry = StepGeometry(
-            starts=metadata.starts.tolist(),
-            first=metadata.first.tolist(),
-            ends=(metadata.first + metadata.starts.diff()).tolist(),
+        self._metadata = metadata
+        self._geometry = StepGeometry(
+            starts=metadata.starts,
+            first=metadata.first,
+            ends=metadata.first + metadata.starts.diff(),
             block_table=metadata.block_table,
             slot_mapping=blocks * self._config.block_size + metadata.positions % self._config.block_size,
             rope_positions=self._rope_positions(metadata, count),
         )
-        self._metadata = metadata
-        self._step = PagedStep(geometry, self._cache)
 
     def _rope_positions(self, metadata: _StepMetadata, count: int) -> torch.Tensor:
         """[axes, tokens]; the host's are moved back by what it took for computed and was not."""
@@ -281,13 +288,17 @@ class Program:
         _check_range("row of the joint table", index, len(self._table))
         return index
 
-    def _forward(self, count: int, inputs: str) -> None:
-        assert self._step is not None
+    def _forward(
+        self, count: int, inputs: str, max_query: int, max_context: int, num_decodes: int, graph: int
+    ) -> None:
+        assert self._geometry is not None
+        limits = StepLimits(max_query, max_context, num_decodes)
+        step = self._attention.begin(self._geometry, self._cache, limits)
         given = self._buffers[inputs][:count]
         if inputs == "input_ids":
-            self._hidden = self._model.forward(self._step, input_ids=given)
+            self._hidden = self._model.forward(step, input_ids=given)
         else:
-            self._hidden = self._model.forward(self._step, inputs_embeds=given)
+            self._hidden = self._model.forward(step, inputs_embeds=given)
 
     def _sample(self, buffer: str, count: int, num_logits: int, needs: int, accepted: str) -> None:
         metadata = self._current_metadata()
