@@ -6,7 +6,7 @@ last step's uploads are still reading; `compile` writes the shared input buffers
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -74,6 +74,7 @@ class StepCompiler:
     """Compiles plans into commands over `host`, the host sides of the named buffers.
 
     `downloads_drafts`: the host is told what the device proposes for the next step, as sync needs it.
+    `graph_sizes`: the numbers of rows of which the device has captured a decode step.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class StepCompiler:
         arm: Arm,
         host: HostBuffers,
         downloads_drafts: bool = False,
+        graph_sizes: Sequence[int] = (),
     ) -> None:
         self._model = model
         self._config = config
@@ -90,6 +92,7 @@ class StepCompiler:
         self._host = host
         self._speculates = config.num_speculative_tokens > 0
         self._downloads_drafts = downloads_drafts
+        self._graph_sizes = sorted(graph_sizes)
 
     def stage(
         self,
@@ -153,7 +156,14 @@ class StepCompiler:
             max_query=int(counts.max()),
             max_context=int((batch.first[:rows] + counts).max()),
             num_decodes=int(np.count_nonzero(counts == 1)),
+            graph=self._graph_of(step.count, rows),
         )
+
+    def _graph_of(self, count: int, rows: int) -> int:
+        """The smallest captured step that holds one of one token a row; 0 for any other."""
+        if count != rows:
+            return 0
+        return next((size for size in self._graph_sizes if size >= rows), 0)
 
     # ---- ids and positions
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -11,6 +11,7 @@ from runner.config import RunnerConfig
 from runner.kernels import merge
 from runner.kernels.attention import AttentionBackend
 from runner.kernels.attention_choice import choose_attention
+from runner.kernels.decode_inputs import DecodeInputs
 from runner.kernels.geometry import StepGeometry, StepLimits
 from runner.kernels.kvcache import KVCache
 from runner.kernels.model import DeviceModel
@@ -29,6 +30,10 @@ _DTYPES = {
     "float32": torch.float32,
 }
 _UNSET_ID = -1
+
+Body = Callable[[], torch.Tensor]
+Capture = Callable[[Body], Body]
+"""Makes of work over tensors that stay where they are what does the same work again when it is called."""
 
 
 class CopyCounter:
@@ -94,6 +99,8 @@ class Program:
         self._computed = torch.zeros(config.max_num_seqs, dtype=torch.int64, device=device)
         self._attention: AttentionBackend = choose_attention(config, spec, dtype, device)
         self._geometry: StepGeometry | None = None
+        self._decode_inputs: DecodeInputs | None = None
+        self._graphs: dict[tuple[int, str], Body] = {}
         self._metadata: _StepMetadata | None = None
         self._handlers: dict[str, Callable[..., None]] = {
             "upload": self._upload,
@@ -118,6 +125,39 @@ class Program:
     def attention(self) -> str:
         """How attention is computed, for a record."""
         return self._attention.description
+
+    def capture_graphs(self, sizes: Sequence[int], capture: Capture = lambda body: body) -> None:
+        """Have decode steps of these numbers of rows ready, each for what the model may read.
+
+        The lookup of plain ids is inside; embeddings are made outside, and read where they were made.
+        """
+        config = self._config
+        self._decode_inputs = DecodeInputs(
+            num_rows=config.max_num_seqs,
+            table_width=config.max_blocks_per_seq,
+            num_axes=3 if self._spec.rope == "mrope" else 1,
+            block_size=config.block_size,
+            scratch=self._cache.scratch_block,
+            device=self._device,
+        )
+        self._buffers["input_ids"].zero_()  # warming up looks ids up
+        kinds = ("inputs_embeds",) if self._spec.is_multimodal else ("input_ids", "inputs_embeds")
+        with torch.inference_mode():
+            for size in sorted(sizes, reverse=True):  # the memory of the largest then does for all
+                for inputs in kinds:
+                    self._graphs[size, inputs] = capture(self._decode_body(size, inputs))
+
+    def _decode_body(self, size: int, inputs: str) -> Body:
+        decode, given = self._decode_inputs, self._buffers[inputs][:size]
+        assert decode is not None
+        limits = StepLimits(1, self._config.max_model_len, size)
+        geometry = decode.geometry(size)
+
+        def body() -> torch.Tensor:
+            step = self._attention.begin(geometry, self._cache, limits)
+            return self._model.forward(step, **{inputs: given})
+
+        return body
 
     def execute(self, command: Wire, copies: CopyCounter) -> None:
         """Run one command; copies between the sides are counted in `copies`."""
@@ -292,13 +332,14 @@ class Program:
         self, count: int, inputs: str, max_query: int, max_context: int, num_decodes: int, graph: int
     ) -> None:
         assert self._geometry is not None
+        if graph:
+            assert self._decode_inputs is not None
+            self._decode_inputs.fill(self._geometry, self._buffers["input_ids"])
+            self._hidden = self._graphs[graph, inputs]()[:count]
+            return
         limits = StepLimits(max_query, max_context, num_decodes)
         step = self._attention.begin(self._geometry, self._cache, limits)
-        given = self._buffers[inputs][:count]
-        if inputs == "input_ids":
-            self._hidden = self._model.forward(step, input_ids=given)
-        else:
-            self._hidden = self._model.forward(step, inputs_embeds=given)
+        self._hidden = self._model.forward(step, **{inputs: self._buffers[inputs][:count]})
 
     def _sample(self, buffer: str, count: int, num_logits: int, needs: int, accepted: str) -> None:
         metadata = self._current_metadata()
