@@ -172,12 +172,10 @@ def test_no_host_constant_becomes_a_tensor_inside_a_decode(
         lambda hidden: hidden * torch.tensor(2.0),
         lambda hidden: hidden * torch.arange(1),
         lambda hidden: hidden * float(hidden.sum()),
-        lambda hidden: hidden if bool(torch.equal(hidden, hidden)) else hidden,
+        lambda hidden: hidden * bool(torch.equal(hidden, hidden)),
     ],
 )
-def test_one_that_does_is_found(
-    plant: Any, monkeypatch: pytest.MonkeyPatch, models_built_once: None
-) -> None:
+def test_one_that_does_is_found(plant: Any, monkeypatch: pytest.MonkeyPatch, models_built_once: None) -> None:
     program = program_with_triton(MICRO_QWEN3, monkeypatch)
     forward = program._model.forward
     monkeypatch.setattr(program._model, "forward", lambda *given, **more: plant(forward(*given, **more)))
