@@ -1,4 +1,4 @@
-"""A preset's transformers model with its random weights, the same in every process.
+"""A spec's transformers model: a preset with random weights, the same in every process, or a checkpoint.
 
 Shared by the device half and by the oracle, so it holds nothing of how the runner computes: the model is
 unmodified transformers, and only the values of its parameters are set here.
@@ -12,17 +12,25 @@ from typing import Any
 import torch
 from transformers import (
     Gemma3Config,
+    Gemma3ForCausalLM,
     Gemma3ForConditionalGeneration,
+    Gemma3TextConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
     Qwen3Config,
     Qwen3ForCausalLM,
 )
+from transformers.utils import logging as hf_logging
 
-from runner.models import ModelSpec
+from runner.core import RunnerError
+from runner.model_spec import ModelSpec
 
 _CLASSES: dict[str, tuple[Any, Any]] = {
     "gemma3": (Gemma3Config, Gemma3ForConditionalGeneration),
+    "gemma3-text": (Gemma3TextConfig, Gemma3ForCausalLM),
+    "llama": (LlamaConfig, LlamaForCausalLM),
     "qwen2.5-vl": (Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration),
     "qwen3": (Qwen3Config, Qwen3ForCausalLM),
 }
@@ -34,11 +42,28 @@ _PROJECTOR_STD = 0.2
 
 
 def build_model(spec: ModelSpec, dtype: torch.dtype = torch.float32) -> Any:
-    """The preset's model on the CPU, in eval mode, without gradients."""
+    """The spec's model on the CPU, in eval mode, without gradients. RunnerError: a damaged checkpoint."""
     config_class, model_class = _CLASSES[spec.family]
+    if spec.checkpoint is not None:
+        return _loaded(model_class, spec.checkpoint, dtype).requires_grad_(False).eval()
     model = model_class(config_class(**spec.hf_config))
     _fill(model, spec)
     return model.to(dtype).eval()
+
+
+def _loaded(model_class: Any, folder: str, dtype: torch.dtype) -> Any:
+    hf_logging.disable_progress_bar()  # a worker's standard error is for errors
+    try:
+        model, told = model_class.from_pretrained(
+            folder, dtype=dtype, local_files_only=True, output_loading_info=True
+        )
+    except Exception as error:  # transformers and safetensors raise what they meet
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise RunnerError(f"{folder}: its weights cannot be loaded: {first}") from None
+    missing = sorted(told["missing_keys"])
+    if missing:  # transformers would draw them at random, and say so only in a log
+        raise RunnerError(f"{folder}: {len(missing)} weights are not there, the first {missing[0]}")
+    return model
 
 
 def _fill(model: torch.nn.Module, spec: ModelSpec) -> None:

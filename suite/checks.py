@@ -84,6 +84,12 @@ _RULES = (
         "a fault of the program: please report it with the run folder",
     ),
     Rule(
+        "other-steps",
+        "a run of a list of steps takes exactly those: how many, the rows, tokens and images of each",
+        "raise runner.max_num_seqs, runner.num_blocks, runner.num_encoder_slots or runner.num_resident_rows: "
+        "an async arm gives back what a request held one step after it ended",
+    ),
+    Rule(
         "off-schedule",
         "requests are handed over at their scheduled time, give or take the step that was running",
         "leave a core for the host, lower the arrival rate, or shorten the steps",
@@ -128,6 +134,7 @@ def check_run(
         *_requests_failed(run, requests),
         *_requests_conserved(run, requests),
         *_tokens_conserved(run, requests, steps),
+        *_other_steps(run),
         *_off_schedule(run, requests, steps),
     ]
 
@@ -211,6 +218,11 @@ def num_computed(request: RequestRecord) -> int:
     needed = request.num_prompt_tokens - request.num_cached_tokens + request.num_output_tokens - 1
     rejected = request.num_drafted_tokens - request.num_accepted_tokens
     return needed + request.num_recomputed_tokens + request.num_wasted_tokens + rejected
+
+
+def _other_steps(run: RunRecord) -> Iterable[Finding]:
+    if run.step_list is not None and run.step_list.difference is not None:
+        yield _finding("other-steps", run, run.step_list.difference)
 
 
 def _off_schedule(

@@ -420,6 +420,18 @@ def profile(
 
 
 @app.command()
+def convert(
+    file: Annotated[Path, typer.Argument(help="A .gguf file.", metavar="FILE")],
+    folder: Annotated[Path, typer.Argument(help="A new folder for the checkpoint.", metavar="FOLDER")],
+) -> None:
+    """Make a GGUF file a checkpoint folder (float32), for a scenario's model: {path: FOLDER}."""
+    from runner.gguf import convert_gguf
+
+    convert_gguf(file, folder)
+    typer.echo(f"{folder}: model: {{path: {folder.absolute()}}}")
+
+
+@app.command()
 def micro(
     device: Annotated[
         str, typer.Option("--device", help="auto, cuda, process or inline.", metavar="KIND")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from runner.core import RunnerError
 from runner.device.base import DEVICE_KINDS
-from runner.models import MODELS, get_model
+from runner.models import ALL_MODELS, get_model
 from suite.arms import arm_lines, named_arm
 from suite.cost import CostLimits, CostSchedule, cost_document, cost_plan
 from suite.environment import DeviceFacts, capture
@@ -298,7 +298,7 @@ def _known(kind: str) -> dict[str, str]:
         return {
             name: f"{spec.family}, {'text and images' if spec.is_multimodal else 'text'}, "
             f"{spec.num_layers} layers of {spec.hidden_size}"
-            for name, spec in MODELS.items()
+            for name, spec in ALL_MODELS.items()
         }
     if kind == "arms":
         return dict(arm_lines())

@@ -17,6 +17,7 @@ from suite.amplification import KINDS, CommandTimes, command_times, largest_k
 from suite.arms import named_arm, why_not
 from suite.bill import arm_bills, documents, text_lines
 from suite.errors import SuiteError
+from suite.model_source import spec_of
 from suite.plan import Options, Plan, PlannedCase, PlannedRun, for_bill, make_plan, timed_device
 from suite.ratios import MIN_ROUNDS
 from suite.record import RunRecord, Status
@@ -75,9 +76,7 @@ def cost_plan(path: Path, options: Options) -> Plan:
 
 
 def _default_arm(scenario: Scenario) -> str:
-    from runner.models import get_model
-
-    if why_not(named_arm(DEFAULT_ARM), get_model(scenario.model), scenario.traffic) is None:
+    if why_not(named_arm(DEFAULT_ARM), spec_of(scenario.model), scenario.traffic) is None:
         return DEFAULT_ARM
     return next((name for name in scenario.arms if named_arm(name).is_right), scenario.arms[0])
 

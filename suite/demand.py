@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 from runner.config import RunnerConfig
 from runner.models import ModelSpec
@@ -17,12 +19,20 @@ from suite.image_demand import draw_images
 from suite.need import Demand, Need, exact_share, image_positions, room
 from suite.prefix_demand import with_prefixes
 from suite.seeding import seeded
+from suite.step_list import RecordedRun, WrittenSteps
+from suite.step_list_plan import plan_written
+from suite.step_list_recorded import read_recorded
 from suite.trace_demand import TraceDemand
 from suite.traffic import Traffic
 
 
 def plan_demand(traffic: Traffic, model: ModelSpec, runner: RunnerConfig, seed: int) -> Demand:
     """The requests of one case; SuiteError names what can never run and how to mend it."""
+    if isinstance(traffic.steps, RecordedRun):
+        return _recorded(traffic.steps, model, runner)
+    if isinstance(traffic.steps, WrittenSteps):
+        listed = plan_written(traffic.steps, model, runner)
+        return replace(listed, notes=(*listed.notes, *_noise_notes(traffic), *traffic.sampling.notes()))
     if isinstance(traffic.arrivals, TraceReplay):
         demand = TraceDemand(traffic, traffic.arrivals, model, runner, seed).demand()
     else:
@@ -41,6 +51,31 @@ def plan_demand(traffic: Traffic, model: ModelSpec, runner: RunnerConfig, seed: 
         *traffic.sampling.notes(),
     )
     return Demand(needs, notes)
+
+
+def _recorded(steps: RecordedRun, model: ModelSpec, runner: RunnerConfig) -> Demand:
+    """The requests of a recorded run once more, each before the step that it came before then."""
+    recorded = read_recorded(Path(steps.recorded), steps.run)
+    recorded.check_runner(model, runner)
+    demand = plan_demand(recorded.origin.traffic, model, runner, recorded.origin.seed)
+    if len(demand.needs) != len(recorded.asks):
+        raise KeyedError(
+            "traffic.steps.run",
+            f"it recorded {len(recorded.asks)} requests, and its scenario now makes {len(demand.needs)}: a "
+            "file it is made of has changed; record it again",
+        )
+    asks = zip(demand.needs, recorded.asks, strict=True)
+    return Demand(
+        tuple(replace(need, ask=ask) for need, ask in asks),
+        (*demand.notes, *recorded.notes),
+        recorded.steps,
+        recorded.origin,
+    )
+
+
+def _noise_notes(traffic: Traffic) -> Iterator[str]:
+    if traffic.embeds_noise:
+        yield f"noise of {traffic.embeds_noise:g} of their own spread is added to supplied rows"
 
 
 def _check_min_tokens(needs: Sequence[Need], traffic: Traffic) -> None:

@@ -22,9 +22,10 @@ from runner.measure import StepRecord
 from suite.arms import choices_text, why_not
 from suite.command_costs import CommandCost, step_costs
 from suite.errors import SuiteError
+from suite.replay import StepArrivals
 from suite.sampling import lasting_token
 from suite.scenario import Case
-from suite.workload import build_workload, materialise
+from suite.workload import Workload, WorkloadRequest, build_workload, materialise
 
 _COLUMNS = ("command", "copies", "host->device B", "device B", "launches")
 
@@ -96,9 +97,9 @@ class Explanation:
 
 def explain(case: Case, arm: Arm) -> Explanation:
     """SuiteError where the case cannot run the arm."""
-    runs = [_run(case, arm, arrivals) for arrivals in (_AllAtOnce, _OneAStep)]
+    runs = [_run(case, arm, arrivals) for arrivals in _arrivals_of(case)]
     decision = runs[0][0].decision
-    joint, staggered = (steps for _, steps in runs)
+    joint, staggered = runs[0][1], runs[-1][1]
     return Explanation(
         scenario=case.scenario.name,
         case_label=case.label,
@@ -114,8 +115,8 @@ def explain(case: Case, arm: Arm) -> Explanation:
 
 
 def explain_steps(case: Case, arm: Arm) -> tuple[ExplainedStep, ...]:
-    """Every step of a run in which all requests are there at the start."""
-    return _run(case, arm, _AllAtOnce)[1]
+    """Every step of a run in which all requests are there at the start, or of a list that is the traffic."""
+    return _run(case, arm, _arrivals_of(case)[0])[1]
 
 
 def render(explanation: Explanation) -> str:
@@ -144,8 +145,8 @@ def document(explanation: Explanation) -> dict[str, object]:
 class _AllAtOnce:
     text = "all requests at once"
 
-    def __init__(self, requests: Sequence[Request]) -> None:
-        self._left = list(requests)
+    def __init__(self, requests: Sequence[WorkloadRequest]) -> None:
+        self._left = [item.request for item in requests]
 
     def due(self) -> Sequence[Request]:
         due, self._left = self._left, []
@@ -162,7 +163,18 @@ class _OneAStep(_AllAtOnce):
         return [self._left.pop(0)] if self._left else []
 
 
-def _run(case: Case, arm: Arm, arrivals: type[_AllAtOnce]) -> tuple[Engine, tuple[ExplainedStep, ...]]:
+class _AsListed(StepArrivals):
+    text = "as traffic.steps lists them"
+
+
+_Arrivals = type[_AllAtOnce] | type[_AsListed]
+
+
+def _arrivals_of(case: Case) -> tuple[_Arrivals, ...]:
+    return (_AllAtOnce, _OneAStep) if case.scenario.traffic.steps is None else (_AsListed,)
+
+
+def _run(case: Case, arm: Arm, arrivals: _Arrivals) -> tuple[Engine, tuple[ExplainedStep, ...]]:
     reason = why_not(arm, case.model_spec, case.scenario.traffic)
     if reason is not None:
         raise SuiteError(f"{case.scenario.path}: {reason}")
@@ -175,21 +187,22 @@ def _run(case: Case, arm: Arm, arrivals: type[_AllAtOnce]) -> tuple[Engine, tupl
         token_id=lasting_token(case.scenario.traffic.sampling, case.model_spec),
     )
     engine = Engine(case.model_spec, config, device, arm)
-    engine.run(arrivals(_requests(case, arm)))
+    workload = build_workload(case, case.scenario.seed)
+    engine.run(arrivals(_requests(case, arm, workload)))
     _check_served(case, engine.requests)
-    steps = (_explained(case, record, kept[record.step_id], arrivals) for record in engine.recorder.steps)
+    left_out = {index for index, step in enumerate(workload.steps) if step.is_lead_in}
+    records = (record for record in engine.recorder.steps if record.step_id not in left_out)
+    steps = (_explained(case, record, kept[record.step_id], arrivals) for record in records)
     return engine, tuple(steps)
 
 
-def _requests(case: Case, arm: Arm) -> list[Request]:
-    workload = build_workload(case, case.scenario.seed)
+def _requests(case: Case, arm: Arm, workload: Workload) -> Sequence[WorkloadRequest]:
     hidden = case.model_spec.hidden_size
 
     def embed(token_ids: Sequence[int]) -> NDArray[np.float32]:
         return np.zeros((len(token_ids), hidden), np.float32)
 
-    items = materialise(workload, embed) if arm.prompt_embeds else workload.requests
-    return [item.request for item in items]
+    return materialise(workload, embed) if arm.prompt_embeds else workload.requests
 
 
 def _check_served(case: Case, states: Mapping[str, RequestState]) -> None:
@@ -199,7 +212,7 @@ def _check_served(case: Case, states: Mapping[str, RequestState]) -> None:
 
 
 def _explained(
-    case: Case, record: StepRecord, commands: Sequence[Command], arrivals: type[_AllAtOnce]
+    case: Case, record: StepRecord, commands: Sequence[Command], arrivals: _Arrivals
 ) -> ExplainedStep:
     buffers = buffer_table(case.runner_config, case.model_spec)
     costs = step_costs(commands, case.model_spec, buffers)

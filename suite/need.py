@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 from runner.config import RunnerConfig
 from runner.models import ModelSpec
 from suite.embeds_file import FileRows
+from suite.traffic import Traffic
 
 EmbedsKind = Literal["pure", "spliced"]
 
@@ -49,7 +50,8 @@ class Need:
 
     `embeds`: its prompt comes as embeddings, all of it or some positions; `rows`: those of a file, which
     are the whole prompt. `prefix`: the part of its text that it shares with others; `blocks`: all of its
-    text, as a trace recorded it.
+    text, as a trace recorded it. `num_supplied`: how many of its text positions are supplied, where that is
+    not drawn. `ask`: before which step of a list it comes, whatever the time.
     """
 
     arrival_s: float
@@ -60,14 +62,54 @@ class Need:
     rows: FileRows | None = None
     prefix: SharedPrefix | None = None
     blocks: TextBlocks | None = None
+    num_supplied: int | None = None
+    ask: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ListedStep:
+    """What every arm must compute in one step of a list. Image rows are those of encoded images.
+
+    `num_supplied_rows` is of arms with prompt_embeds; None where it is not known. `is_lead_in`: the step only
+    brings rows as far as decoding, and nothing is said of it.
+    """
+
+    num_rows: int
+    num_decode_rows: int
+    num_prefill_tokens: int
+    num_image_rows: int
+    num_images_encoded: int
+    num_supplied_rows: int | None
+    is_lead_in: bool = False
+
+    @property
+    def kind(self) -> str:
+        if self.num_decode_rows == self.num_rows:
+            return "decode"
+        return "mixed" if self.num_decode_rows else "prefill"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where recorded steps come from: the traffic and seed that their requests were drawn with."""
+
+    run_id: str
+    traffic: Traffic
+    seed: int
+    workload_hash: str
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """All requests in order of arrival; `notes` say what was scaled, cut or dropped, for the report."""
+    """All requests in order of arrival; `notes` say what was scaled, cut or dropped, for the report.
+
+    `steps`: the list they are planned to make, where the traffic is one; `origin` where it was recorded.
+    """
 
     needs: tuple[Need, ...]
     notes: tuple[str, ...]
+    steps: tuple[ListedStep, ...] = ()
+    origin: Origin | None = None
 
 
 def image_positions(model: ModelSpec) -> int:

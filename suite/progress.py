@@ -26,6 +26,7 @@ from suite.plan import Plan, PlannedCase, PlannedRun
 from suite.protocol import Progress
 from suite.publish import Published
 from suite.record import LogprobVerdict, RunRecord, Status, TokenVerdict
+from suite.report.attribution_tables import lines as attribution_lines
 from suite.report.comparison_text import sentences
 from suite.report.wording import number
 from suite.summary import ArmSummary
@@ -270,6 +271,8 @@ def print_results(console: Console, published: Published) -> None:
     for bill in published.bills:
         for line in ["", *text_lines(bill), ""]:
             console.print(line)
+    for text in attribution_lines(published.attribution):
+        console.print(text)
     for text in sentences(published.comparisons):
         console.print(text)
     for name, reason in published.skipped:

@@ -25,6 +25,16 @@ def supplied_runs(num_text: int, generator: np.random.Generator) -> Positions:
     return chosen if len(chosen) < num_text else chosen[:-1]
 
 
+def exact_runs(num_text: int, num_supplied: int, generator: np.random.Generator) -> Positions:
+    """`num_supplied` of some text positions, in one to three runs with others between them."""
+    num_others = num_text - num_supplied
+    num_runs = int(generator.integers(1, min(_MAX_RUNS, num_supplied, num_others + 1) + 1))
+    ends = np.sort(generator.choice(num_supplied - 1, size=num_runs - 1, replace=False)) + 1
+    places = np.sort(generator.choice(num_others + 1, size=num_runs, replace=False))  # others before each run
+    lengths = np.diff([0, *ends, num_supplied])
+    return np.arange(num_supplied) + np.repeat(places, lengths)
+
+
 def other_ids(
     text_ids: npt.NDArray[np.int64], ids: npt.NDArray[np.int64], generator: np.random.Generator
 ) -> npt.NDArray[np.int64]:

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from suite.arms import named_arm
+from suite.attribution import Line, attribution
 from suite.bill import ArmBill, arm_bills, documents
+from suite.break_even import break_even
 from suite.checks import Finding, check_runs
 from suite.comparison import Comparison, compare, designs
 from suite.instrumented_runs import costs_by_arm
@@ -30,6 +32,7 @@ class Published:
     is_interrupted: bool
     bills: tuple[ArmBill, ...] = ()
     comparisons: tuple[Comparison, ...] = ()
+    attribution: tuple[Line, ...] = ()
     summary: Mapping[str, object] = field(default_factory=dict)  # what summary.json holds
 
     def document(self) -> dict[str, object]:
@@ -54,12 +57,18 @@ def publish(path: Path, is_interrupted: bool | None = None) -> Published:
     folder = RunFolder(path)
     costs = costs_by_arm(loaded.runs, loaded)
     comparisons = compare(loaded.runs, designs(loaded.cases), findings)
+    cells = break_even(loaded.runs, designs(loaded.cases), findings)
     summary = to_document(arms, findings, loaded.skipped, is_interrupted, costs, comparisons)
     bills = arm_bills(loaded.runs, loaded.step_records, loaded.spans)
     if bills:
         summary["amplified"] = documents(bills)
+    lines = attribution(loaded.runs, loaded.step_records, findings, bills)
+    if lines:
+        summary["attribution"] = [line.document() for line in lines]
+    if cells:
+        summary["break_even"] = [cell.document() for cell in cells]
     folder.write_summary(summary, to_csv(arms))
-    report = folder.write_report(render(from_loaded(load_run(path), costs, comparisons, bills)))
+    report = folder.write_report(render(from_loaded(load_run(path), costs, comparisons, bills, lines, cells)))
     return Published(
         path=path,
         report=report,
@@ -74,6 +83,7 @@ def publish(path: Path, is_interrupted: bool | None = None) -> Published:
         is_interrupted=is_interrupted,
         bills=bills,
         comparisons=comparisons,
+        attribution=lines,
         summary=summary,
     )
 

@@ -78,6 +78,24 @@ class Failure(_Frozen):
     detail: str = ""
 
 
+class StepListRecord(_Frozen):
+    """Of a run whose traffic is a list of steps. `hash` is of what each computes.
+
+    `lead_in`: steps [first, end) that only bring rows as far as decoding. `commands`: for each kind of the
+    other steps a digest of the arm's compiled commands; two arms with the same one do the same there.
+    `difference`: where the run left its list; None where it kept to it.
+    """
+
+    hash: str
+    num_steps: int
+    lead_in: tuple[tuple[int, int], ...]
+    commands: Mapping[str, str]
+    difference: str | None = None
+
+    def is_lead_in(self, step_id: int) -> bool:
+        return any(first <= step_id < end for first, end in self.lead_in)
+
+
 class RunRecord(_Frozen):
     """One run: one arm, once, in one round of one case."""
 
@@ -115,6 +133,7 @@ class RunRecord(_Frozen):
     repeats: Mapping[str, int] = {}  # of an amplified run: span -> how often its commands were run, at most
     turns: tuple[Turn, ...] = ()  # and in which step (runner/repeats.py); none: in every step
     is_aa: bool = False  # the reference arm once more in its round: held against itself, in no other figure
+    step_list: StepListRecord | None = None  # None: the traffic is no list of steps
     clock_uncertainty_ns: int | None = None  # of device times on the host's clock; None: no spans of it
 
     @property

@@ -1,7 +1,8 @@
 """The same recorded steps again: who is handed to the engine at which ask, and whether its steps are those.
 
 An engine asks for requests before every step, and what it plans follows from what it was handed at which ask:
-clocks have no part in it. So a replay by asks has the very steps of its first run, one right after the other.
+clocks have no part in it. So a replay by asks has the very steps of its first run, one right after the other,
+and a list of steps can be played to every arm.
 """
 
 from __future__ import annotations
@@ -72,6 +73,26 @@ class ReplayedArrivals(ScheduledArrivals):
 
     def wait(self) -> bool:
         return self._num_sent < len(self._requests)
+
+
+class StepArrivals(ReplayedArrivals):
+    """Each request before the step of a list that it belongs to; it is due when it is handed over."""
+
+    def __init__(self, requests: Sequence[WorkloadRequest]) -> None:
+        asks = [item.ask for item in requests if item.ask is not None]
+        assert len(asks) == len(requests), "a request of a list of steps belongs to none of them"
+        super().__init__(requests, asks)
+        self._due_ns: list[int] = []
+
+    def due(self) -> Sequence[Request]:
+        at_ns = now_ns()
+        due = super().due()
+        self._due_ns += [at_ns] * len(due)
+        return due
+
+    def scheduled_ns(self, index: int) -> int:
+        """Of a request that was never handed over: the start."""
+        return self._due_ns[index] if index < len(self._due_ns) else self.start_ns
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,13 +20,14 @@ from ruamel.yaml import YAML
 
 from runner.config import Attention, RunnerConfig
 from runner.core import MAX_LOGPROBS, RunnerError, usable_cores
-from runner.models import MODELS, ModelSpec, get_model
+from runner.models import ModelSpec
 from suite.arms import named_arm, twice, why_not
 from suite.arrival_kinds import Ramp, TraceReplay, process_of
 from suite.case_label import case_label
 from suite.demand import plan_demand
 from suite.errors import KeyedError, SuiteError
 from suite.goodput import Goodput
+from suite.model_source import ModelSource, model_digest, spec_of, weight_bytes
 from suite.need import Demand, image_positions
 from suite.repeatable import MAX_REPEATS, repeatable_spans
 from suite.sampling import check_token_ids
@@ -49,9 +50,10 @@ from suite.schema import (
     validated,
     value_error,
 )
+from suite.store import REQUESTS, STEPS
 from suite.traces.servegen import client_files, is_servegen
 from suite.traffic import Traffic
-from suite.yaml_source import Source, read_source, show
+from suite.yaml_source import KeyPath, Source, read_source, show
 
 _DEFAULTS = RunnerConfig()
 _FLOAT_BYTES = 4
@@ -111,7 +113,7 @@ class ScenarioKeys(StrictModel):
 
     name: Annotated[str, Field(min_length=1, max_length=100, examples=["my-scenario"])]
     description: str = ""
-    model: Annotated[str, Field(examples=["tiny-gemma3-vl"])]
+    model: Annotated[ModelSource, Field(examples=["tiny-gemma3-vl"])]
     requires: Requires = Requires()
     runner: RunnerSection = RunnerSection()
     traffic: Annotated[
@@ -137,13 +139,6 @@ class ScenarioKeys(StrictModel):
     def _is_printable(cls, value: str) -> str:
         if not value.strip() or not value.isprintable():
             raise broken_rule("it must be readable text without line breaks or control characters")
-        return value
-
-    @field_validator("model")
-    @classmethod
-    def _is_model(cls, value: str) -> str:
-        if value not in MODELS:
-            raise broken_rule(one_of(value, sorted(MODELS)))
         return value
 
     @field_validator("arms")
@@ -207,7 +202,7 @@ class Case:
 
     @property
     def model_spec(self) -> ModelSpec:
-        return get_model(self.scenario.model)
+        return spec_of(self.scenario.model)
 
     @property
     def runner_config(self) -> RunnerConfig:
@@ -288,14 +283,22 @@ def _case(source: Source, path: Path, values: Mapping[str, object], label: str) 
         _check_together(scenario)
     except KeyedError as error:
         place = f" (in the case {label})" if values else ""
-        text = value_error(source, tuple(error.key.split(".")), str(error))
+        text = value_error(source, _path_of(error.key), str(error))
         raise SuiteError(f"{text}{place}") from None
     return Case(scenario, label, values, _case_id(scenario))
 
 
+def _path_of(key: str) -> KeyPath:
+    """A dotted key as a path; numbers in it are places in lists."""
+    return tuple(int(part) if part.isdigit() else part for part in key.split("."))
+
+
 def _check_together(scenario: Scenario) -> None:
     """What no key can tell alone: sizes and arms against the model, requests against the sizes."""
-    model = get_model(scenario.model)
+    try:
+        model = spec_of(scenario.model)
+    except RunnerError as error:
+        raise KeyedError("model", str(error)) from None
     try:
         config = _runner_config(scenario.runner)
         config.check_model(model)
@@ -370,6 +373,13 @@ def _check_memory(scenario: Scenario, model: ModelSpec) -> None:
     }
     required_gib = scenario.requires.min_memory_gib or 0.0
     limit = max(psutil.virtual_memory().total, int(required_gib * 2**30))
+    weights = weight_bytes(model)
+    if scenario.requires.device == "any" and 2 * weights > limit:
+        raise KeyedError(
+            "model",
+            f"its weights take {weights:,} bytes, once for the device and once for the oracle, and there are "
+            f"{limit:,}: take a smaller model, or say what is needed with requires: {{device: cuda}}",
+        )
     for name, (num_bytes, what) in needed.items():
         if num_bytes > limit:
             raise KeyedError(
@@ -392,6 +402,7 @@ def _runner_config(section: RunnerSection) -> RunnerConfig:
 
 def _case_id(scenario: Scenario) -> str:
     content = scenario.model_dump(mode="json", include={"name", "model", "runner", "traffic", "seed"})
+    content["model"] = model_digest(scenario.model)
     if isinstance(scenario.traffic.arrivals, TraceReplay):
         content["traffic"]["arrivals"]["path"] = _trace_digest(Path(scenario.traffic.arrivals.path))
     for name, default in _YOUNG_ARRIVAL_KEYS.items():
@@ -400,9 +411,18 @@ def _case_id(scenario: Scenario) -> str:
     for name, default in _YOUNG_RUNNER_KEYS.items():
         if content["runner"].get(name, default) == default:
             content["runner"].pop(name, None)
+    steps = content["traffic"].pop("steps")
+    if steps is not None:
+        content["traffic"]["steps"] = _recorded_digest(steps) if "recorded" in steps else steps
     content["traffic"]["embeds_files"] = [_digest(Path(path)) for path in scenario.traffic.embeds_files]
     text = json.dumps(content, sort_keys=True, ensure_ascii=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _recorded_digest(steps: Mapping[str, str]) -> list[str]:
+    """Of the files that a recorded run's steps and requests are read from; a folder may move."""
+    folder, run = Path(steps["recorded"]), steps["run"]
+    return [_digest(folder / name / f"{run}.parquet") for name in (STEPS, REQUESTS)]
 
 
 def _trace_digest(path: Path) -> str | list[str]:

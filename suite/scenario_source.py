@@ -20,7 +20,10 @@ from suite.yaml_source import KeyPath, Place, Source, dotted, parse_value, show
 _MAX_CASES = 1_000
 _SWEPT = ("model", "seed", "runner.", "traffic.")
 _TRACE_PATH: KeyPath = ("traffic", "arrivals", "path")
+_MODEL_PATH: KeyPath = ("model", "path")
+_RECORDED_PATH: KeyPath = ("traffic", "steps", "recorded")
 _EMBEDS_PATHS: KeyPath = ("traffic", "embeds_files")
+_FOLDERS = (_MODEL_PATH, _RECORDED_PATH)
 
 
 def overridden(source: Source, text: str) -> Source:
@@ -53,20 +56,29 @@ def _mapping(value: object) -> Mapping[str, Any]:
 
 
 def with_paths(source: Source) -> Source:
-    """Every path made absolute: of traces and of embeddings, in the scenario and among swept values."""
+    """Every path made absolute: traces, embeddings, checkpoints; in the scenario and among swept values."""
     for path in (_TRACE_PATH, *_items(source, _EMBEDS_PATHS)):
-        source = _with_path(source, path, ())
+        source = _with_path(source, path)
+    for path in _FOLDERS:
+        source = _with_path(source, path, existing=_existing_folder)
     for key, values in _mapping(source.data.get("sweep")).items():
         if not isinstance(values, list):
             continue
         names = tuple(key.split("."))
         for index in range(len(values)):
-            swept: KeyPath = ("sweep", key, index)
-            if names == _TRACE_PATH[: len(names)]:
-                source = _with_path(source, swept, _TRACE_PATH[len(names) :])
-            elif names == _EMBEDS_PATHS:
-                for path in _items(source, swept):
-                    source = _with_path(source, path, ())
+            source = _with_swept_paths(source, names, ("sweep", key, index))
+    return source
+
+
+def _with_swept_paths(source: Source, names: KeyPath, swept: KeyPath) -> Source:
+    """The source with the paths in one value of a sweep over the key `names`."""
+    for known in (_TRACE_PATH, *_FOLDERS):
+        if names == known[: len(names)]:
+            existing = _existing_folder if known in _FOLDERS else None
+            source = _with_path(source, swept, known[len(names) :], existing)
+    if names == _EMBEDS_PATHS:
+        for path in _items(source, swept):
+            source = _with_path(source, path)
     return source
 
 
@@ -76,10 +88,15 @@ def _items(source: Source, path: KeyPath) -> list[KeyPath]:
     return [(*path, index) for index in range(len(found))] if isinstance(found, list) else []
 
 
-def _with_path(source: Source, path: KeyPath, below: KeyPath) -> Source:
+def _with_path(
+    source: Source,
+    path: KeyPath,
+    below: KeyPath = (),
+    existing: Callable[[Source, KeyPath, str], str] | None = None,
+) -> Source:
     """The source with the text at `path`, or at `below` inside it, made a path that exists."""
     written = source.get(path)
-    resolved = _resolved_inside(written, below, partial(_existing_path, source, path))
+    resolved = _resolved_inside(written, below, partial(existing or _existing_path, source, path))
     return source if resolved == written else source.replaced(path, resolved, source.place(path))
 
 
@@ -93,29 +110,54 @@ def _resolved_inside(value: object, below: KeyPath, resolve: Callable[[str], str
 
 
 def _existing_path(source: Source, path: KeyPath, written: str) -> str:
-    """A relative path is taken from the scenario's folder where the file says it, from the current
-    directory where an option does; each is tried after the other.
-    """
-    folders = [source.file.parent, Path()]
-    place = source.place(path)
-    if place.is_option:
-        folders.reverse()
-    tried = list(dict.fromkeys((folder / written).absolute() for folder in folders))
+    """A file, or a folder of clients."""
+    place, tried = source.place(path), _candidates(source, path, written)
     try:
         for candidate in tried:
-            if candidate.is_file() or any(candidate.glob(f"*{TRACE_END}")):  # a folder of clients
+            if candidate.is_file() or any(candidate.glob(f"*{TRACE_END}")):
                 return str(candidate.resolve())
     except (OSError, ValueError) as error:
         raise SuiteError(f"{place.text}: {dotted(path)} is {show(written)}; no such path: {error}") from None
     is_folder = next((candidate for candidate in tried if candidate.is_dir()), None)
     if is_folder is not None:
         raise SuiteError(f"{place.text}: {dotted(path)} is {show(written)}, a directory; name a file in it")
+    raise _no_such(source, path, written, "file", tried)
+
+
+def _existing_folder(source: Source, path: KeyPath, written: str) -> str:
+    """Of a checkpoint, or of a run."""
+    place, tried = source.place(path), _candidates(source, path, written)
+    try:
+        found = next((candidate for candidate in tried if candidate.is_dir()), None)
+        is_file = any(candidate.is_file() for candidate in tried)
+    except (OSError, ValueError) as error:
+        raise SuiteError(f"{place.text}: {dotted(path)} is {show(written)}; no such path: {error}") from None
+    if found is not None:
+        return str(found.resolve())
+    if is_file:
+        hint = ": convert it with python -m suite convert FILE FOLDER" if written.endswith(".gguf") else ""
+        raise SuiteError(f"{place.text}: {dotted(path)} is {show(written)}, a file; name a folder{hint}")
+    raise _no_such(source, path, written, "folder", tried)
+
+
+def _candidates(source: Source, path: KeyPath, written: str) -> list[Path]:
+    """A relative path is taken from the scenario's folder where the file says it, from the current
+    directory where an option does; each is tried after the other.
+    """
+    folders = [source.file.parent, Path()]
+    if source.place(path).is_option:
+        folders.reverse()
+    return list(dict.fromkeys((folder / written).absolute() for folder in folders))
+
+
+def _no_such(source: Source, path: KeyPath, written: str, what: str, tried: Sequence[Path]) -> SuiteError:
+    place = source.place(path)
     order = "the scenario's folder, then the current directory"
     if place.is_option:
         order = "the current directory, then the scenario's folder"
-    raise SuiteError(
-        f"{place.text}: {dotted(path)} is {show(written)}, no file; tried {' and '.join(map(str, tried))} "
-        f"(relative paths are taken from {order}): correct the path"
+    return SuiteError(
+        f"{place.text}: {dotted(path)} is {show(written)}, no {what}; tried "
+        f"{' and '.join(map(str, tried))} (relative paths are taken from {order}): correct the path"
     )
 
 

@@ -13,6 +13,7 @@ from suite.arrival_kinds import AllAtOnce, Arrivals, TraceReplay
 from suite.lengths import Fixed, Lengths
 from suite.sampling import Sampling
 from suite.schema import AsTuple, Count, PositiveNumber, Ratio, StrictModel, broken_rule, one_of
+from suite.step_list import RecordedRun, Steps
 
 
 class SplicedShare(StrictModel):
@@ -55,6 +56,11 @@ _INSTEAD = {
     "prompt_tokens": "the trace has its own lengths: remove it, or use traffic.arrivals.length_scale",
     "output_tokens": "the trace has its own lengths: remove it, or use traffic.arrivals.length_scale",
 }
+_WITH_STEPS = frozenset({"steps", "embeds_noise", "sampling"})
+_NOT_WITH_STEPS = "traffic.steps says what every step computes: remove it"
+_NOT_WITH_RECORDED = "recorded steps have the requests of their own run: remove it"
+_STOPS = "a token that ends a request would change the steps of traffic.steps: remove stop_token_ids"
+_TOO_MANY = "a request of traffic.steps may have one token to generate: lower min_tokens to 1"
 _NOT_WITH_FILES = {
     "embeds_ratio": "the files in traffic.embeds_files are the requests that bring embeddings: remove it",
     "embeds_kind": "a file in traffic.embeds_files is a whole prompt, and so pure: remove it",
@@ -77,6 +83,9 @@ class Traffic(StrictModel):
     `embeds_file_max_mib`.
 
     `sampling` says how tokens are chosen (suite/sampling.py), `shared_prefix` which requests begin alike.
+
+    In place of all that, `steps` lists what is computed in each step (suite/step_list.py); beside it stand at
+    most `embeds_noise` and `sampling`.
     """
 
     num_requests: Count | None = None
@@ -94,9 +103,28 @@ class Traffic(StrictModel):
     ignore_eos: bool = True
     sampling: Sampling = Sampling()
     shared_prefix: SharedPrefixes | None = None
+    steps: Annotated[Steps | None, Field(examples=["{mix: [{decode: 16}], repeat: 50}"])] = None
+
+    @model_validator(mode="after")
+    def _fits_steps(self) -> Traffic:
+        if self.steps is None:
+            return self
+        is_recorded = isinstance(self.steps, RecordedRun)
+        for name, info in type(self).model_fields.items():
+            if getattr(self, name) == info.default or name == "steps":
+                continue
+            if is_recorded or name not in _WITH_STEPS:
+                raise broken_rule(_NOT_WITH_RECORDED if is_recorded else _NOT_WITH_STEPS, key=name)
+        if self.sampling.stop_token_ids:
+            raise broken_rule(_STOPS, key="sampling")
+        if self.sampling.min_tokens > 1:
+            raise broken_rule(_TOO_MANY, key="sampling")
+        return self
 
     @model_validator(mode="after")
     def _fits_arrivals(self) -> Traffic:
+        if self.steps is not None:
+            return self
         is_trace = isinstance(self.arrivals, TraceReplay)
         for name in _NEEDED_WITHOUT_TRACE:
             is_given = getattr(self, name) is not None

@@ -18,7 +18,6 @@ MIN_FLOOR = math.log(1.005)
 
 NO_FLOOR = "no A/A rounds give the noise floor (aa: true runs the reference arm twice a round)"
 
-
 UNSTEADY = "A/A: an arm differs from itself by more than chance, so that other differences mean nothing"
 
 
@@ -47,10 +46,13 @@ class Floor:
     reason: str | None = None
 
 
+UNKNOWN_FLOOR = Floor(None, reason=NO_FLOOR)
+
+
 def noise_floor(same: Ratio | None) -> Floor:
     """The floor from the A/A ratio; None: there were no A/A runs."""
     if same is None:
-        return Floor(None, reason=NO_FLOOR)
+        return UNKNOWN_FLOOR
     if same.interval is None:
         return Floor(None, same.num_rounds, f"A/A: {same.reason}")
     if _is_outside(same.interval, MIN_FLOOR):

@@ -50,9 +50,19 @@ from suite.protocol import (
     read_command,
     unpack_case,
 )
-from suite.record import Failure, LogprobVerdict, RequestRecord, RunRecord, Status, TokenVerdict
-from suite.replay import RecordedArrivals, RecordedSteps, ReplayedArrivals, first_difference
+from suite.record import (
+    Failure,
+    LogprobVerdict,
+    RequestRecord,
+    RunRecord,
+    Status,
+    StepListRecord,
+    TokenVerdict,
+)
+from suite.replay import RecordedArrivals, RecordedSteps, ReplayedArrivals, StepArrivals, first_difference
 from suite.steady import SteadyWindow
+from suite.step_list_check import first_other_step, lead_in_ranges, list_hash
+from suite.step_list_commands import command_digests
 from suite.store import RunFolder
 from suite.supplied import embedding_lookup
 from suite.token_case import choose, rotated
@@ -223,6 +233,7 @@ class CaseRunner:
         self._send = send
         self._supplied: tuple[WorkloadRequest, ...] | None = None
         self._recorded: dict[str, tuple[RecordedSteps, Mapping[str, Check]]] = {}
+        self._commands: dict[str, Mapping[str, str]] = {}  # of an arm, by kind of step
 
     def run(self, command: RunArm) -> Finished:
         """One run, its record made and its tables stored. SuiteError where the disk refuses."""
@@ -351,8 +362,30 @@ class CaseRunner:
         """By their schedule; of a run with repeats, as in the first such run of its arm."""
         if command.repeats and command.arm in self._recorded:
             return ReplayedArrivals(given, self._recorded[command.arm][0].handed_at)
-        arrivals = arrivals_for(self._case.scenario.traffic.arrivals, given, self._opening.is_timed)
+        arrivals: WorkloadArrivals
+        if self._has_steps(command):
+            arrivals = StepArrivals(given)
+        else:
+            arrivals = arrivals_for(self._case.scenario.traffic.arrivals, given, self._opening.is_timed)
         return RecordedArrivals(arrivals) if command.repeats else arrivals
+
+    def _has_steps(self, command: RunArm) -> bool:
+        """Whether a run plays a list of steps; a token check serves a few requests of it, all at once."""
+        return bool(self._workload.steps) and command.rotation is None
+
+    def _step_list(self, command: RunArm, steps: Sequence[StepRecord]) -> StepListRecord | None:
+        if not self._has_steps(command):
+            return None
+        arm, listed = named_arm(command.arm), self._workload.steps
+        if command.arm not in self._commands:
+            self._commands[command.arm] = command_digests(self._case, arm, self._given(arm), listed)
+        return StepListRecord(
+            hash=list_hash(listed),
+            num_steps=len(listed),
+            lead_in=lead_in_ranges(listed),
+            commands=self._commands[command.arm],
+            difference=first_other_step(listed, steps, has_rows=arm.prompt_embeds),
+        )
 
     def _keep_steps(
         self,
@@ -471,6 +504,7 @@ class CaseRunner:
             repeats=command.repeats,
             turns=command.turns,
             is_aa=command.is_aa,
+            step_list=self._step_list(command, outcome.steps),
             clock_uncertainty_ns=(
                 self._device.clock_uncertainty_ns if records_device(command.instrument) else None
             ),

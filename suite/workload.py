@@ -20,8 +20,16 @@ from suite.arrival_kinds import is_closed_loop, most_at_once
 from suite.demand import plan_demand
 from suite.embeds_file import FileRows
 from suite.errors import KeyedError, SuiteError
-from suite.need import Need, SharedPrefix
-from suite.prompt_drawing import Group, Groups, block_text, joined_runs, other_ids, supplied_runs
+from suite.need import ListedStep, Need, Origin, SharedPrefix
+from suite.prompt_drawing import (
+    Group,
+    Groups,
+    block_text,
+    exact_runs,
+    joined_runs,
+    other_ids,
+    supplied_runs,
+)
 from suite.sampling import Sampling
 from suite.scenario import Case
 from suite.seeding import derived_seed, seeded
@@ -54,7 +62,7 @@ class EmbedsSpec:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadRequest:
-    """A request and when it comes, in seconds from the start of the run.
+    """A request and when it comes, in seconds from the start of the run, or before which step of a list.
 
     `request` has its prompt as ids; one from a file has no ids and brings its rows. `embeds` says how an arm
     with prompt_embeds gets it; None: as it is.
@@ -66,19 +74,21 @@ class WorkloadRequest:
     num_image_tokens: int  # positions that image rows fill; the ids around them are not among them
     num_supplied: int = 0  # positions whose row is supplied under an arm with prompt_embeds
     embeds: EmbedsSpec | None = None
+    ask: int | None = None  # before the step with this index; None: by time
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
     """Requests in order of arrival. `hash` covers ids, images, times, how many at once, sampling, which
     positions are supplied and the noise on them; `notes` are for people. `begins_alike`: some prompts are
-    meant to.
+    meant to. `steps`: what the requests must make of any arm, where the traffic is a list of steps.
     """
 
     requests: tuple[WorkloadRequest, ...]
     hash: str
     notes: tuple[str, ...]
     begins_alike: bool = False
+    steps: tuple[ListedStep, ...] = ()
 
 
 def build_workload(case: Case, seed: int) -> Workload:
@@ -88,6 +98,8 @@ def build_workload(case: Case, seed: int) -> Workload:
         demand = plan_demand(traffic, model, case.runner_config, seed)
     except KeyedError as error:
         raise SuiteError(f"{case.scenario.path}: {error.key}: {error}") from None
+    if demand.origin is not None:
+        traffic, seed = demand.origin.traffic, demand.origin.seed
     images = _draw_images(model.vision, demand.needs, traffic.distinct_images, seed)
     drawing = _Drawing(model, seed, traffic.sampling, traffic.ignore_eos, traffic.embeds_noise)
     width = max(4, len(str(len(demand.needs) - 1)))
@@ -96,7 +108,21 @@ def build_workload(case: Case, seed: int) -> Workload:
         for index, need in enumerate(demand.needs)
     ]
     begins_alike = any(need.prefix is not None or need.blocks is not None for need in demand.needs)
-    return Workload(tuple(requests), _hash(requests, _pace(traffic)), demand.notes, begins_alike)
+    listed = [replace(item, ask=need.ask) for item, need in zip(requests, demand.needs, strict=True)]
+    if demand.origin is not None:
+        _check_origin(
+            case, demand.origin, _hash(requests if traffic.steps is None else listed, _pace(traffic))
+        )
+    return Workload(tuple(listed), _hash(listed, _pace(traffic)), demand.notes, begins_alike, demand.steps)
+
+
+def _check_origin(case: Case, origin: Origin, found: str) -> None:
+    if found != origin.workload_hash:
+        raise SuiteError(
+            f"{case.scenario.path}: traffic.steps.run is {origin.run_id!r}, whose requests had the hash "
+            f"{origin.workload_hash} and now have {found}: a file or a program that they are made by has "
+            "changed; record the run again"
+        )
 
 
 def materialise(workload: Workload, embed: Embed) -> tuple[WorkloadRequest, ...]:
@@ -245,6 +271,8 @@ class _Drawing:
     def _supplied_text(self, need: Need, index: int, group: Group | None) -> npt.NDArray[np.int64]:
         """Which of the text positions are supplied."""
         generator = seeded(self._seed, "embeds positions", index)
+        if need.num_supplied is not None:
+            return exact_runs(need.text_tokens, need.num_supplied, generator)
         if group is None or need.prefix is None:
             return supplied_runs(need.text_tokens, generator)
         num_own = need.text_tokens - need.prefix.num_tokens
@@ -315,7 +343,8 @@ def _hash(requests: Sequence[WorkloadRequest], pace: str) -> str:
         prompt, sampling = item.request.prompt, item.request.sampling
         head = (
             f"{item.request.request_id} {item.kind} {item.arrival_s!r} {sampling!r} "
-            f"{len(prompt)} {' '.join(image.key for image in prompt.images)}\n"
+            f"{len(prompt)} {' '.join(image.key for image in prompt.images)}"
+            f"{'' if item.ask is None else f' before step {item.ask}'}\n"
         )
         digest.update(head.encode())
         digest.update(np.asarray(prompt.token_ids, "<i4").tobytes())

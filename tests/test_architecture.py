@@ -57,12 +57,13 @@ def module_of(file: str) -> str:
 
 PLANNING_FILES = under(
     "runner",
-    "core models config block_hashes blocks prefix_cache encoder_slots resident_rows admission scheduler "
-    "commands measure repeats slot_state spans sync_check",
+    "core model_spec models real_shapes config block_hashes blocks prefix_cache encoder_slots resident_rows "
+    "admission scheduler commands measure repeats slot_state spans sync_check",
 )
 PLANNING = (*modules(PLANNING_FILES), "runner.ranges")
 # What the suite may know of a runner: its nouns and settings, never how it plans or computes.
 FACTS = (
+    "runner.gguf",
     *("runner.core", "runner.models", "runner.config", "runner.measure", "runner.repeats", "runner.spans"),
     "runner.sync_check",
     "runner.inputs.arms",
@@ -131,8 +132,23 @@ LAYERS = (
         "weights",
         ("runner/weights.py",),
         libraries=("torch", "transformers"),
-        own=("runner.models",),
+        own=("runner.core", "runner.model_spec"),
         never=("suite", "runner.kernels", "runner.device", "runner.engine", "runner.inputs"),
+    ),
+    Layer(
+        "checkpoints",
+        under("runner", "checkpoints gguf"),
+        libraries=("transformers",),
+        own=("runner.core", "runner.model_spec"),
+        loads=(),
+        never=("suite",),
+    ),
+    Layer(
+        "models of a scenario",
+        ("suite/model_source.py",),
+        libraries=("huggingface_hub", "pydantic"),
+        own=("runner.checkpoints", "runner.core", "runner.models", "suite.schema"),
+        never=(*HEAVY, *MACHINERY, "huggingface_hub"),
     ),
     Layer(
         "suite",
@@ -152,7 +168,12 @@ LAYERS = (
             *under("suite", "scenario_source schema store summary token_case torch_file traffic"),
             *under("suite", "child_environment instrumented_runs kept_ceilings step_costs worker_process"),
             *under("suite", "workload yaml_source"),
-            *under("suite", "comparison goodput pace vllm_requests"),
+            *under(
+                "suite",
+                "comparison goodput pace vllm_requests",
+            ),
+            *under("suite", "attribution break_even"),
+            *under("suite", "step_list step_list_check step_list_plan step_list_recorded"),
             *under("suite/traces", "azure_llm azure_lmm azure_lmm_rebased base block_lengths burstgpt"),
             *under("suite/traces", "lines mooncake opening reading sample servegen servegen_dataset vidur"),
         ),
@@ -192,7 +213,7 @@ LAYERS = (
     ),
     Layer(
         "explain",
-        under("suite", "command_costs explain prediction"),
+        under("suite", "command_costs explain prediction step_list_commands"),
         libraries=("numpy",),
         own=(*FACTS, "runner.commands", "runner.device.null", "runner.engine", "suite"),
         not_own=("suite.oracle", "suite.worker", "suite.report"),
@@ -274,15 +295,15 @@ LAYERS = (
         "report",
         under(
             "suite/report",
-            "answer bill_tables chart comparison_text comparisons data figures page samples "
-            "span_figures span_tables tables wording",
+            "answer attribution_tables bill_tables chart choice comparison_text comparisons data figures "
+            "page panels point prices samples scenario_panels span_figures span_tables tables wording",
         ),
         libraries=("numpy", "pandas", "plotly", "jinja2", "markupsafe"),
         own=(
             *("runner.core", "runner.measure", "runner.spans", "suite.record", "suite.metrics"),
             *("suite.checks", "suite.control", "suite.summary", "suite.report"),
             *("suite.amplification", "suite.bill", "suite.ceilings", "suite.cost_tables", "suite.step_costs"),
-            *("suite.comparison", "suite.ratios", "suite.verdict"),
+            *("suite.attribution", "suite.break_even", "suite.comparison", "suite.ratios", "suite.verdict"),
         ),
         never=(*HEAVY, *MACHINERY, "runner.device", "suite.store", "suite.worker", "suite.oracle"),
         banned=("os", "pathlib", "io", "time", "datetime", "shutil", "tempfile", "glob", "subprocess"),

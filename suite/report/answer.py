@@ -1,31 +1,68 @@
-"""A scenario's answer in words, made from its runs: tokens, then throughput, then what to beware."""
+"""A scenario's answer in points, made from its runs: which arm, how sure, what it costs, tokens, beware."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from suite.bill import ArmBill
-from suite.ratios import MIN_ROUNDS
-from suite.report.comparison_text import sentences
+from suite.report import choice, prices
 from suite.report.data import ScenarioData, Series
-from suite.report.tables import token_mark, token_verdicts, tokens_cell, why_no_speed
-from suite.report.wording import median, number, plural, quantity, sample_count, spread
+from suite.report.point import Point
+from suite.report.tables import Mark, token_mark, token_verdicts, tokens_cell
+from suite.report.wording import listed, median, number, plural, quantity, sample_count, spread
 
-THROUGHPUT = "output_throughput"
 HIT_RATE = "prefix_cache_hit_rate"
+_MAX_GOODPUTS = 4
 
 
 def answer(scenario: ScenarioData) -> str:
+    """All points in one paragraph."""
+    return " ".join(point.plain for point in points(scenario))
+
+
+def points(scenario: ScenarioData) -> tuple[Point, ...]:
+    """What the first screen says of a scenario, the most wanted first."""
     billed = [one.bill for one in scenario.series if one.bill is not None]
-    if not scenario.measured and billed:
-        return f"{_tokens_of_all(scenario)} {_of_bills(billed)}"
-    if not scenario.measured:
+    if not scenario.measured and not billed:
         failed = sum(one.num_failed for one in scenario.series)
         interrupted = sum(one.num_interrupted for one in scenario.series)
-        return f"Cannot tell: no measured run completed ({failed} failed, {interrupted} interrupted)."
-    return (
-        f"{_tokens(scenario)} {_throughput(scenario)}{_cache(scenario)}{_drafts(scenario)}{_beware(scenario)}"
+        told = f"Cannot tell: no measured run completed ({failed} failed, {interrupted} interrupted)."
+        return (Point("Answer", told, "doubt"),)
+    first = choice.points(scenario) if scenario.measured else (_of_bills(billed),)
+    tokens = _tokens(scenario)
+    found = [*first, *prices.points(scenario)]
+    found.insert(0 if tokens.mark == "wrong" else len(found), tokens)  # a wrong arm's speed means nothing
+    found += [_also(scenario), _beware(scenario)]
+    return tuple(point for point in found if point.text)
+
+
+def _of_bills(bills: Sequence[ArmBill]) -> Point:
+    """For a folder of `suite cost`, which measures no round by itself."""
+    decided = sum(line.cost is not None and line.cost.is_decided for bill in bills for line in bill.lines)
+    lines = sum(len(bill.lines) for bill in bills)
+    arms = listed(list(dict.fromkeys(bill.arm for bill in bills)))
+    return Point(
+        "What this is",
+        f"The bill of a step of {arms}: what its commands cost in place, {decided} of "
+        f"{plural(lines, 'line')} decided. No arms were compared.",
     )
+
+
+def _tokens(scenario: ScenarioData) -> Point:
+    if not scenario.measured:
+        return Point("Tokens", _tokens_of_all(scenario), _tokens_mark(scenario))
+    told = _verdict([one for one in scenario.measured if one.control is None], scenario)
+    controls = [one for one in scenario.measured if one.control is not None]
+    if controls:
+        which = "; ".join(f"{one.label}: {one.control}" for one in controls)
+        told = f"{told} Negative controls: {which}.".lstrip()
+    return Point("Tokens", told, _tokens_mark(scenario))
+
+
+def _tokens_mark(scenario: ScenarioData) -> Mark:
+    marks = {token_mark(one) for one in scenario.series if one.control is None and token_verdicts(one)}
+    order: tuple[Mark, ...] = ("wrong", "doubt", "right")
+    return next((mark for mark in order if mark in marks), "doubt")
 
 
 def _tokens_of_all(scenario: ScenarioData) -> str:
@@ -37,26 +74,8 @@ def _tokens_of_all(scenario: ScenarioData) -> str:
     return (
         f"Tokens are WRONG: {wrong:,} of {checked:,}."
         if wrong
-        else f"All {checked:,} output tokens are right."
+        else f"All {checked:,} output tokens checked are right."
     )
-
-
-def _of_bills(bills: Sequence[ArmBill]) -> str:
-    """For a folder of `suite cost`, which measures no round by itself."""
-    told = []
-    for bill in bills:
-        decided = sum(line.cost is not None and line.cost.is_decided for line in bill.lines)
-        told.append(f"{bill.arm}: {decided} of {plural(len(bill.lines), 'line')} decided")
-    return f"What the commands of a step cost in place ({'; '.join(told)}): see the bill below."
-
-
-def _tokens(scenario: ScenarioData) -> str:
-    told = _verdict([one for one in scenario.measured if one.control is None], scenario)
-    controls = [one for one in scenario.measured if one.control is not None]
-    if not controls:
-        return told
-    which = "; ".join(f"{one.label}: {one.control}" for one in controls)
-    return f"{told} Negative controls: {which}.".lstrip()
 
 
 def _verdict(meant_right: list[Series], scenario: ScenarioData) -> str:
@@ -86,26 +105,26 @@ def _told(scenario: ScenarioData, one: Series) -> str:
     return verdict if len(scenario.series) == 1 else f"{one.label}: {verdict}"
 
 
-def _throughput(scenario: ScenarioData) -> str:
-    told = [one for one in scenario.measured if one.values(THROUGHPUT)]
-    judged = [one for one in told if not why_no_speed(one)]
-    if not told:
-        return f"Throughput cannot be told: {scenario.measured[0].reason(THROUGHPUT)}."
-    if not judged:
-        return "The speed of a run with wrong tokens is not judged."
-    if len(judged) == 1:
-        which = "" if len(scenario.series) == 1 else f" of {judged[0].label}"
-        sure = "" if len(judged[0].values(THROUGHPUT)) > 1 else " How sure that is one round cannot tell."
-        return f"Output throughput{which}: median {_rate(judged[0])}.{sure}"
-    compared = sentences(scenario.comparisons)
-    return " ".join((_medians(judged), *compared)).lstrip() if compared else _extremes(judged)
+def _also(scenario: ScenarioData) -> Point:
+    told = (_goodput(scenario), _cache(scenario), _drafts(scenario))
+    return Point("Also", " ".join(text.strip() for text in told if text))
 
 
-def _medians(judged: list[Series]) -> str:
-    """Of the arms of the only case."""
-    if len({one.case_id for one in judged}) > 1:
+def _goodput(scenario: ScenarioData) -> str:
+    """The share of requests that met the gates, where the scenario sets any."""
+    found = [
+        (one, one.values("request_goodput")) for one in scenario.measured if one.values("request_goodput")
+    ]
+    if not found:
         return ""
-    return f"Median output throughput: {'; '.join(f'{one.arm} {_rate(one)}' for one in judged)}."
+    gates = ", ".join(f"{name} {number(float(ms))} ms" for name, ms in scenario.gates.items())
+    shown = "; ".join(
+        f"{one.label if len(found) > 1 else 'median'} {quantity(median(values), 'req/s')} "
+        f"({sample_count(len(values), 'round')})"
+        for one, values in found[:_MAX_GOODPUTS]
+    )
+    more = f"; {len(found) - _MAX_GOODPUTS} more below" if len(found) > _MAX_GOODPUTS else ""
+    return f"Goodput{f' under {gates}' if gates else ''}: {shown}{more}."
 
 
 def _cache(scenario: ScenarioData) -> str:
@@ -133,30 +152,7 @@ def _drafts(scenario: ScenarioData) -> str:
     return f" Of {number(drafted)} tokens drafted in {runs} {share} were accepted."
 
 
-def _extremes(judged: list[Series]) -> str:
-    """The slowest and the fastest, and whether their rounds lie apart."""
-    ordered = sorted(judged, key=lambda one: median(one.values(THROUGHPUT)))
-    low, high = ordered[0], ordered[-1]
-    text = (
-        f"Median output throughput of {len(judged)} pairs of case and arm: lowest {_rate(low)} with "
-        f"{low.label}, highest {_rate(high)} with {high.label}."
-    )
-    num_rounds = min(len(low.values(THROUGHPUT)), len(high.values(THROUGHPUT)))
-    if num_rounds < MIN_ROUNDS:
-        told = "one round cannot tell" if num_rounds == 1 else f"{num_rounds} rounds cannot tell"
-        return f"{text} Whether they differ {told}: at least {MIN_ROUNDS} are needed."
-    if max(low.values(THROUGHPUT)) >= min(high.values(THROUGHPUT)):
-        return f"{text} Whether they differ one cannot tell: their rounds overlap."
-    return f"{text} Their rounds do not overlap."
-
-
-def _rate(one: Series) -> str:
-    values = one.values(THROUGHPUT)
-    middle = quantity(median(values), "tok/s")
-    return f"{middle} ({spread(values, 'tok/s')}, {sample_count(len(values), 'round')})"
-
-
-def _beware(scenario: ScenarioData) -> str:
+def _beware(scenario: ScenarioData) -> Point:
     failed = sum(one.num_failed for one in scenario.series)
     interrupted = sum(one.num_interrupted for one in scenario.series)
     invalid = sum(len({finding.run_id for finding in one.findings}) for one in scenario.series)
@@ -165,7 +161,7 @@ def _beware(scenario: ScenarioData) -> str:
         for count, what in ((failed, "failed"), (interrupted, "interrupted"), (invalid, "INVALID"))
         if count
     ]
-    told = f" Beware: {', '.join(parts)} (see below)." if parts else ""
+    told = f"Beware: {', '.join(parts)} (see below)." if parts else ""
     warnings = dict.fromkeys((one.label, text) for one in scenario.measured for text in one.warnings[:1])
     more = f" The same holds for {len(warnings) - 1} more." if len(warnings) > 1 else ""
     for label, text in list(warnings)[:1]:
@@ -174,4 +170,4 @@ def _beware(scenario: ScenarioData) -> str:
     if waiting:
         kinds = plural(sum(len(one.silent_waits) for one in waiting), "kind")
         told += f" Beware: {kinds} of silent waits in {plural(len(waiting), 'arm')} (see below)."
-    return told
+    return Point("Beware", told.strip(), "doubt")

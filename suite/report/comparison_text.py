@@ -20,15 +20,15 @@ METRIC_WORDS: Mapping[str, str] = {
 _LARGEST_LOG = 10.0  # 22,000 times: larger changes are told as such
 
 
-def sentences(comparisons: Sequence[Comparison]) -> list[str]:
+def sentences(comparisons: Sequence[Comparison], max_sentences: int = MAX_SENTENCES) -> list[str]:
     """What the comparisons of one scenario say: each of a few, the first few of many and a count of all."""
     judged = [one for one in comparisons if one.verdict.word is not Word.NONE]
     has_cases = len({one.case_id for one in judged}) > 1
     ordered = sorted(
         judged, key=lambda one: one.verdict.word is Word.CANNOT_TELL
     )  # what is known comes first
-    told = [sentence(one, has_cases) for one in ordered[:MAX_SENTENCES]]
-    if len(judged) > MAX_SENTENCES:
+    told = [sentence(one, has_cases) for one in ordered[:max_sentences]]
+    if len(judged) > max_sentences:
         counts = Counter(one.verdict.word for one in judged)
         all_of_them = ", ".join(f"{counts[word]} {word.value}" for word in Word if counts[word])
         told.append(f"Of {plural(len(judged), 'comparison')}: {all_of_them}.")

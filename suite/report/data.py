@@ -13,7 +13,9 @@ from typing import Any, Protocol
 
 import pandas as pd
 
+from suite.attribution import Line
 from suite.bill import ArmBill
+from suite.break_even import Cell
 from suite.comparison import Comparison
 from suite.control import control_verdict
 from suite.metrics import CACHING_OFF, DEFINITIONS, SPECULATION_OFF, Definition
@@ -137,6 +139,8 @@ class Series:
 
     def reason(self, name: str) -> str:
         """Why `values(name)` is empty."""
+        if not self.runs and not self.num_failed and not self.num_interrupted:
+            return "no round was measured"  # a folder of `suite cost` has none
         if not self.runs:
             return f"no run completed ({self.num_failed} failed, {self.num_interrupted} interrupted)"
         reasons = {metric.reason for metric in self.metrics(name) if metric.reason}
@@ -145,7 +149,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class ScenarioData:
-    """One scenario: its resolved configuration and every arm of every case, in the order they ran."""
+    """One scenario: its resolved configuration and every arm of every case."""
 
     name: str
     description: str
@@ -153,6 +157,17 @@ class ScenarioData:
     series: tuple[Series, ...]
     notes: tuple[str, ...]
     comparisons: tuple[Comparison, ...] = ()
+    attribution: tuple[Line, ...] = ()  # of its cases that replay a list of steps
+    break_even: tuple[Cell, ...] = ()  # of its sweep, where it has one
+    file: str = "SCENARIO"  # as the command line named it, so that a command can be copied
+
+    @property
+    def gates(self) -> Mapping[str, float]:
+        """What a good request meets: name -> ms; empty where the scenario sets none."""
+        gates = (self.config or {}).get("goodput")
+        return (
+            {str(key): value for key, value in gates.items() if value} if isinstance(gates, Mapping) else {}
+        )
 
     @property
     def measured(self) -> tuple[Series, ...]:
@@ -193,6 +208,8 @@ def from_loaded(
     costs: Mapping[ArmKey, StepCosts] = MappingProxyType({}),
     comparisons: Sequence[Comparison] = (),
     bills: Sequence[ArmBill] = (),
+    attribution: Sequence[Line] = (),
+    break_even: Sequence[Cell] = (),
 ) -> ReportData:
     """Everything the page shows, out of a run folder that `loaded` has opened, and what was made of it."""
     findings = _findings(loaded.summary)
@@ -206,6 +223,9 @@ def from_loaded(
         for name in names
     )
     scenarios = tuple(_with_bills(_with_comparisons(one, comparisons), bills) for one in scenarios)
+    command_line = str(loaded.environment.get("command_line") or "")
+    scenarios = tuple(replace(one, file=scenario_file(command_line, one.name)) for one in scenarios)
+    scenarios = tuple(_with_attribution(one, attribution, break_even) for one in scenarios)
     return ReportData(
         scenarios=scenarios,
         unmeasured=tuple(
@@ -222,6 +242,13 @@ def from_loaded(
     )
 
 
+def scenario_file(command_line: str, name: str) -> str:
+    """The argument of a command line that names a scenario's file; "SCENARIO" where it cannot be known."""
+    files = [word for word in command_line.split() if word.endswith((".yaml", ".yml"))]
+    files = [word for word in files if word.rpartition("/")[2].rpartition(".")[0] == name]
+    return files[0] if files else "SCENARIO"
+
+
 def _with_bills(scenario: ScenarioData, bills: Sequence[ArmBill]) -> ScenarioData:
     by_key = {(bill.scenario, bill.case_id, bill.arm): bill for bill in bills}
     series = (replace(one, bill=by_key.get((one.scenario, one.case_id, one.arm))) for one in scenario.series)
@@ -230,6 +257,16 @@ def _with_bills(scenario: ScenarioData, bills: Sequence[ArmBill]) -> ScenarioDat
 
 def _with_comparisons(scenario: ScenarioData, comparisons: Sequence[Comparison]) -> ScenarioData:
     return replace(scenario, comparisons=tuple(one for one in comparisons if one.scenario == scenario.name))
+
+
+def _with_attribution(
+    scenario: ScenarioData, attribution: Sequence[Line], break_even: Sequence[Cell]
+) -> ScenarioData:
+    return replace(
+        scenario,
+        attribution=tuple(one for one in attribution if one.scenario == scenario.name),
+        break_even=tuple(one for one in break_even if one.scenario == scenario.name),
+    )
 
 
 def run_label(record: RunRecord) -> str:
@@ -261,8 +298,8 @@ def _scenario(
         groups.setdefault((record.case_id, record.arm), []).append(record)
     labels = _distinct_labels(records)
     series = tuple(
-        _series(group, labels[case_id], findings, loaded, of_arm(costs, group[0]))
-        for (case_id, _), group in groups.items()
+        _series(groups[key], labels[key[0]], findings, loaded, of_arm(costs, groups[key][0]))
+        for key in _in_order(groups, config)
     )
     notes = tuple(dict.fromkeys(note for record in records for note in record.notes))
     return ScenarioData(
@@ -272,6 +309,20 @@ def _scenario(
         series=series,
         notes=notes,
     )
+
+
+def _in_order(
+    groups: Mapping[tuple[str, str], Sequence[RunRecord]], config: Mapping[str, Any] | None
+) -> list[tuple[str, str]]:
+    """Cases as they ran; the arms of each as the scenario names them, for rounds shuffle them."""
+    cases = list(dict.fromkeys(case_id for case_id, _ in groups))
+    named = (config or {}).get("arms")
+    arms = [str(arm) for arm in named] if isinstance(named, list) else []
+
+    def place(key: tuple[str, str]) -> tuple[int, int]:
+        return cases.index(key[0]), arms.index(key[1]) if key[1] in arms else len(arms)
+
+    return sorted(groups, key=place)
 
 
 def _distinct_labels(records: Iterable[RunRecord]) -> dict[str, str]:

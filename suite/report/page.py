@@ -15,13 +15,16 @@ import plotly
 import plotly.offline
 from markupsafe import Markup
 
-from suite.report import bill_tables, chart, comparisons, figures, span_figures, span_tables, tables
-from suite.report.answer import answer
+from suite.report import chart, span_tables, tables
+from suite.report.answer import points
 from suite.report.chart import Chart
-from suite.report.data import ReportData, ScenarioData, Series
-from suite.report.tables import Table
+from suite.report.data import ReportData, ScenarioData
+from suite.report.panels import Panel
+from suite.report.point import Point
+from suite.report.scenario_panels import of_scenario
 from suite.report.wording import undefined
 
+_SCRIPTS = ("theme.js", "charts.js", "tables.js", "downloads.js", "page.js")  # what a later one uses first
 MAX_POINTS = 100_000  # on the whole page: about 3 MB of text
 CURVES_PER_SERIES = 8  # three ECDFs and five lines over time
 POINTS_OF_A_CURVE = (60, 2000)
@@ -30,32 +33,12 @@ DARK_THEME = {"text": "#e6e9ed", "grid": "#333b45", "axis": "#9aa4af", "paper": 
 
 
 @dataclass(frozen=True, slots=True)
-class Detail:
-    """The charts and tables of one arm of one case."""
-
-    label: str
-    charts: tuple[Chart, ...]
-    tables: tuple[Table, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Section:
-    """One scenario's part of the page. `latencies`: a heading and three charts, for a few series each.
-
-    `left_out` names the series that no chart of speed shows, and why.
-    """
+    """One scenario's part of the page: its answer, and its panels in order."""
 
     scenario: ScenarioData
-    answer: str
-    throughput: Chart
-    latencies: tuple[tuple[str, list[Chart]], ...]
-    left_out: tuple[str, ...]
-    details: tuple[Detail, ...]
-    comparisons: Table
-    metrics: Table
-    tokens: Table
-    has_wrong_tokens: bool
-    config: str
+    points: tuple[Point, ...]
+    panels: tuple[Panel, ...]
 
 
 class _Blocks:
@@ -83,6 +66,7 @@ def render(data: ReportData) -> str:
         .render(
             data=data,
             title=_title(data),
+            setting=_setting(data),
             sections=sections,
             verdicts=tables.verdicts(data),
             runs=(tables.unmeasured_runs(data), tables.skipped_scenarios(data), tables.failed_requests(data)),
@@ -97,7 +81,6 @@ def render(data: ReportData) -> str:
             ),
             command=str(data.environment.get("command_line") or undefined("not recorded")),
             definitions=tables.definitions(data),
-            instruments=span_tables.instruments(data),
             silent_waits=span_tables.silent_waits(data),
             num_warmup=sum(one.num_warmup for one in data.series),
             num_instrumented=sum(one.num_instrumented for one in data.series),
@@ -137,43 +120,28 @@ def _finite(value: object) -> object:
 
 
 def _section(scenario: ScenarioData, max_points: int) -> Section:
-    series = scenario.series
-    left_out = [one for one in series if tables.why_no_speed(one)]
-    judged = [one for one in series if not tables.why_no_speed(one)]
-    return Section(
-        scenario=scenario,
-        answer=answer(scenario),
-        throughput=figures.throughput(judged),
-        latencies=tuple(figures.latency_charts(judged, max_points)),
-        left_out=tuple(f"{one.label} ({tables.why_no_speed(one)})" for one in left_out),
-        details=tuple(_detail(one, max_points) for one in series),
-        comparisons=comparisons.table(scenario),
-        metrics=tables.all_metrics(scenario),
-        tokens=tables.request_tokens(scenario),
-        has_wrong_tokens=any(tables.token_mark(one) == "wrong" for one in series),
-        config=json.dumps(scenario.config or {}, indent=2, ensure_ascii=False, default=str),
-    )
-
-
-def _detail(one: Series, max_points: int) -> Detail:
-    charts = (
-        *(figures.step_times(one), figures.batch_over_time(one, max_points), figures.uploads(one)),
-        span_figures.spans(one),
-    )
-    return Detail(
-        one.label,
-        charts,
-        (
-            *(span_tables.spans(one), span_tables.idle(one), bill_tables.bill(one)),
-            span_tables.ceiling_shares(one),
-            *(tables.step_times(one), tables.routes(one), tables.uploads(one)),
-        ),
-    )
+    return Section(scenario, points(scenario), of_scenario(scenario, max_points))
 
 
 def _title(data: ReportData) -> str:
     names: Sequence[str] = [scenario.name for scenario in data.scenarios]
     return "stepcost: " + (", ".join(names) if names else "no scenario ran")
+
+
+def _setting(data: ReportData) -> str:
+    """Where and when, in one line: device, machine, start. Empty where nothing is known."""
+    environment = data.environment
+    device = environment.get("device")
+    name = device.get("name") if isinstance(device, Mapping) else None
+    machine = name or environment.get("cpu_model")
+    cores = environment.get("num_usable_cores") or environment.get("num_cores")
+    kinds = dict.fromkeys(record.device for one in data.series for record in one.records)
+    parts = (
+        f"device {', '.join(kinds)}" if kinds else "",
+        f"{machine}, {cores} cores" if machine and cores else str(machine or ""),
+        str(environment.get("started_utc") or ""),
+    )
+    return " · ".join(part for part in parts if part)
 
 
 def _theme(colours: Mapping[str, str], palette: Sequence[str]) -> Mapping[str, object]:
@@ -186,7 +154,7 @@ def _assets() -> Mapping[str, Markup]:
     folder = resources.files("suite.report") / "templates"
     return {
         "style": Markup((folder / "page.css").read_text(encoding="utf-8")),
-        "script": Markup((folder / "page.js").read_text(encoding="utf-8")),
+        "script": Markup("\n".join((folder / name).read_text(encoding="utf-8") for name in _SCRIPTS)),
         "plotly_js": Markup(plotly.offline.get_plotlyjs()),
     }
 

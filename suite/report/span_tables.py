@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from suite.ceilings import CeilingShare
 from suite.cost_tables import CostTables, KindRow, SpanRow
-from suite.report.data import ReportData, Series
+from suite.report.data import ReportData, ScenarioData, Series
 from suite.report.tables import Cell, Line, Table, figure, names, text
 from suite.report.wording import median, plural, quantity, undefined
 from suite.step_costs import StepCosts
@@ -101,9 +101,9 @@ def _share_row(share: CeilingShare) -> tuple[Cell, ...]:
     )
 
 
-def instruments(data: ReportData) -> Table:
+def instruments(scenario: ScenarioData) -> Table:
     """What recording spans did to each arm; such runs enter no other figure."""
-    rows = tuple(_instrument_row(one) for one in data.series if one.num_instrumented)
+    rows = tuple(_instrument_row(one) for one in scenario.series if one.num_instrumented)
     return Table(
         "What the instruments cost",
         ("Scenario", "Case", "Arm", "Level", "Spans a step", "Throughput with ÷ without"),

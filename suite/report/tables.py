@@ -13,12 +13,16 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
+from suite.comparison import Comparison
 from suite.metrics import STEP_KINDS
+from suite.ratios import factor
 from suite.record import Status, TokenVerdict
+from suite.report.comparison_text import METRIC_WORDS
 from suite.report.data import ReportData, ScenarioData, Series, round_label
 from suite.report.figures import buffers, upload_totals, why_no_steps
 from suite.report.samples import CLOCKS, HASH, step_samples
 from suite.report.wording import cut, median, number, plural, quantity, sample_count, spread, undefined
+from suite.verdict import Word
 
 MAX_ROWS = 100
 MAX_TEXT = 2000
@@ -26,8 +30,9 @@ SPEED_METRICS = (
     ("Output throughput", (("", "output_throughput"),)),
     ("TTFT", (("median", "median_ttft_ms"), ("p99", "p99_ttft_ms"))),
     ("ITL", (("median", "median_itl_ms"), ("p99", "p99_itl_ms"))),
-    ("E2E latency", (("median", "median_e2e_ms"), ("p99", "p99_e2e_ms"))),
 )
+_E2E = (("median", "median_e2e_ms"), ("p99", "p99_e2e_ms"))
+_GOODPUT = (("", "request_goodput"),)
 
 Mark = Literal["", "right", "wrong", "doubt"]
 
@@ -43,11 +48,12 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """`mark` colours the cell; the text says the same in words."""
+    """`mark` colours the cell, as its text does in words. `sort`: its place, if not by its exact value."""
 
     lines: tuple[Line, ...]
     mark: Mark = ""
     is_number: bool = False
+    sort: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +92,15 @@ def token_verdicts(one: Series) -> list[TokenVerdict]:
 def token_mark(one: Series) -> Mark:
     """Whether all tokens of all runs are right; "doubt" where a measured round was not checked.
 
+    A folder of `suite cost` has no measured round: there the runs that were checked tell.
+
     None of these for a negative control.
     """
     if one.control is not None:
         return ""
     if any(verdict.num_wrong for verdict in token_verdicts(one)):
         return "wrong"
-    measured = [run.record.tokens for run in one.runs]
+    measured = [run.record.tokens for run in one.runs] or list(token_verdicts(one))
     is_checked = all(verdict is not None and verdict.is_right for verdict in measured)
     return "right" if measured and is_checked else "doubt"
 
@@ -170,7 +178,7 @@ def scheduling_cell(one: Series) -> Cell:
 
 def validity_cell(one: Series) -> Cell:
     if not one.runs:
-        return text(undefined("no run completed"), "doubt")
+        return text(undefined(one.reason("steps")), "doubt" if one.num_failed or one.num_interrupted else "")
     if not one.findings:
         return text("✓ VALID", "right")
     rules = list(dict.fromkeys(finding.rule for finding in one.findings))
@@ -219,8 +227,36 @@ def logprobs_cell(one: Series) -> Cell:
     return Cell((Line("✓ right", largest, f"{n}; {error}"),), "right")
 
 
+def goodput_cell(one: Series) -> Cell:
+    return speed_cell(one, _GOODPUT)
+
+
+def ratio_cell(one: Series, comparisons: Sequence[Comparison]) -> Cell:
+    """Against the reference arm of the case, in each primary metric, with the verdict in words."""
+    mine = [found for found in comparisons if (found.case_id, found.arm) == (one.case_id, one.arm)]
+    if mine:
+        decided = any(found.verdict.word in (Word.FASTER, Word.SLOWER, Word.EQUAL) for found in mine)
+        is_doubt = not decided and any(found.verdict.word is Word.CANNOT_TELL for found in mine)
+        mark: Mark = "doubt" if is_doubt else ""
+        return Cell(tuple(map(_ratio_line, mine)), mark, sort=mine[0].ratio.value)
+    if any((found.case_id, found.reference) == (one.case_id, one.arm) for found in comparisons):
+        return Cell((Line("1 the reference"),), sort=1.0)
+    return text(undefined("no other arm of the case to compare with"))
+
+
+def _ratio_line(found: Comparison) -> Line:
+    """ "1.031 faster", with the interval of the ratio, n and the metric."""
+    word, ratio = found.verdict.word.value, found.ratio
+    if ratio.value is None or ratio.interval is None:
+        return Line(word, note=found.verdict.reason)
+    low, high = (factor(end) or 0.0 for end in (ratio.interval.low, ratio.interval.high))
+    n = sample_count(ratio.num_rounds, "round")
+    metric = METRIC_WORDS.get(found.metric, found.metric)
+    return Line(f"{ratio.value:.3f} {word}", ratio.value, f"{low:.3f} to {high:.3f}, {n}, {metric}")
+
+
 _Extra = tuple[str, Callable[[Series], bool], Callable[[Series], Cell]]
-# Columns of the verdicts that stand where any arm of any case has something to say in them.
+# Columns that stand where any arm of any case has something to say in them.
 _EXTRAS: tuple[_Extra, ...] = (
     ("Cache hits", lambda one: one.has_cache, hits_cell),
     ("Drafts accepted", lambda one: one.has_drafts, drafts_cell),
@@ -229,28 +265,59 @@ _EXTRAS: tuple[_Extra, ...] = (
 
 
 def verdicts(data: ReportData) -> Table:
-    extras = [(label, cell) for label, says, cell in _EXTRAS if any(says(one) for one in data.series)]
-    labels = (*(label for label, _ in SPEED_METRICS), *(label for label, _ in extras), "Steps")
-    columns = ("Scenario", "Case", "Arm", "Scheduling", "Tokens", *labels, "Validity")
+    """The first table of the page: a row for each arm of each case, its name in as few columns as tell it."""
+    has_goodput = any(one.values("request_goodput") for one in data.series)
+    labels = (*(label for label, _ in SPEED_METRICS), *(("Goodput",) if has_goodput else ()))
+    heads = _heads(data)
     rows = tuple(
         (
-            *names(one),
-            scheduling_cell(one),
+            *(cell for cell, head in zip(names(one), _NAMES, strict=True) if head in heads),
             tokens_cell(one),
             *(speed_cell(one, metrics) for _, metrics in SPEED_METRICS),
-            *(cell(one) for _, cell in extras),
-            metric_cell(one, (("", "steps"),)),
+            *((goodput_cell(one),) if has_goodput else ()),
+            ratio_cell(one, scenario.comparisons),
             validity_cell(one),
         )
-        for one in data.series
+        for scenario in data.scenarios
+        for one in scenario.series
     )
     return Table(
         "Verdicts: every arm of every case",
-        columns,
+        (*heads, "Tokens", *labels, "Ratio to the reference arm", "Validity"),
         rows,
         reason="" if rows else undefined("no run was started"),
         note="Large: the median over measured rounds. Small: lowest to highest round, and n. Latency "
-        "percentiles are taken within each round over its completed requests.",
+        "percentiles are taken within each round over its completed requests. Ratio: this arm over the "
+        "reference arm, with its 95 % interval.",
+    )
+
+
+_NAMES = ("Scenario", "Case", "Arm")
+
+
+def _heads(data: ReportData) -> tuple[str, ...]:
+    """Which of scenario and case must be named to tell the rows apart; the arm always is."""
+    has_cases = any(one.case_label != one.scenario for one in data.series)
+    wanted = {"Scenario": len(data.scenarios) > 1, "Case": has_cases, "Arm": True}
+    return tuple(head for head in _NAMES if wanted[head])
+
+
+def more_verdicts(scenario: ScenarioData) -> Table:
+    """What the first table has no room for: how an arm scheduled, E2E latency, features, steps."""
+    extras = [(label, cell) for label, says, cell in _EXTRAS if any(says(one) for one in scenario.series)]
+    rows = tuple(
+        (
+            *names(one)[1:],
+            scheduling_cell(one),
+            speed_cell(one, _E2E),
+            *(cell(one) for _, cell in extras),
+            metric_cell(one, (("", "steps"),)),
+        )
+        for one in scenario.series
+    )
+    columns = ("Case", "Arm", "Scheduling", "E2E latency", *(label for label, _ in extras), "Steps")
+    return Table(
+        "Scheduling, E2E latency and features", columns, rows, reason=undefined("no run was started")
     )
 
 
@@ -506,6 +573,13 @@ def skipped_scenarios(data: ReportData) -> Table:
     rows = tuple((text(name), text(cut(reason, MAX_TEXT))) for name, reason in data.skipped)
     reason = "" if rows else "None: no scenario was skipped"
     return Table("Skipped scenarios", ("Scenario", "Why"), rows, reason)
+
+
+def workload_notes(scenario: ScenarioData) -> Table:
+    """What was scaled, cut or generated."""
+    rows = tuple((text(note),) for note in scenario.notes)
+    reason = undefined("the runs carry no notes")
+    return Table("The workload: what was scaled, cut or generated", ("Note",), rows, reason)
 
 
 def findings(data: ReportData) -> Table:

@@ -3,6 +3,10 @@
 In the child of a `process` device: a busy wait in every upload of one buffer, on or off for a whole run. On
 the host: one for every such command that is queued. The slope of a command holds its own cost as well, so
 what is planted is the slope with it less the slope without, measured in the same rounds.
+
+What a step loses by a wait is not the wait alone: what runs after it has lost some of its caches meanwhile,
+the more the longer it was. So what the waits of an amplified step take is also measured without
+amplification: all of them as one in every second step, even or odd ones, against the same step of the other.
 """
 
 from __future__ import annotations
@@ -12,8 +16,10 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from functools import partial
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 
@@ -29,7 +35,7 @@ from suite.ratios import MIN_ROUNDS
 from suite.repeatable import MAX_REPEATS
 from suite.replay import ReplayedArrivals
 from suite.scenario import Case, expand, load_scenario
-from suite.slopes import AmplifiedRun
+from suite.slopes import AmplifiedRun, step_times_us
 from suite.turns import shuffled_turns
 from suite.workload import build_workload, materialise
 
@@ -51,73 +57,102 @@ def busy_wait(duration_ns: int) -> None:
         pass
 
 
-def serve_planted(cost_ns: int, *arguments: object) -> None:
-    """Entry of the child. Every other reset switches the wait on, every other off."""
+class Wait(IntEnum):
+    """What every upload of the buffer waits for; the next reset goes to the next of them."""
+
+    NONE = 0
+    ONE = 1
+    ALL_EVEN = 2  # as long as all repeats of an amplified step together, in steps of even number
+    ALL_ODD = 3
+
+
+def serve_planted(cost_ns: int, all_ns: int, *arguments: object) -> None:
+    """Entry of the child. Each reset goes on to the next kind of wait."""
     from runner.device import process_child
 
     class Planted(process_child.Program):
-        is_on = False
+        wait = Wait.NONE
+        num_uploads = 0
 
         def reset(self):
-            self.is_on = not self.is_on
+            self.wait = Wait((self.wait + 1) % len(Wait))
+            self.num_uploads = 0
             super().reset()
 
         def execute(self, command, copies):
             super().execute(command, copies)
-            if self.is_on and command[0] == "upload" and command[1] == BUFFER:
-                busy_wait(cost_ns)
+            if self.wait is not Wait.NONE and command[0] == "upload" and command[1] == BUFFER:
+                busy_wait(self.wait_ns())
+
+        def wait_ns(self):
+            if self.wait is Wait.ONE:
+                return cost_ns
+            is_odd = self.num_uploads % 2 == 1
+            self.num_uploads += 1
+            return all_ns if is_odd == (self.wait is Wait.ALL_ODD) else 0
 
     process_child.Program = Planted
     process_child.serve(*arguments)
 
 
 class PlantedDevice(ProcessDevice):
-    """`is_planted` decides for what runs after the next reset."""
+    """`plant` decides for what runs after the next reset."""
 
-    def __init__(self, model: ModelSpec, config: RunnerConfig, cost_us: float) -> None:
-        self.is_planted = False
-        self._is_on = False
-        super().__init__(model, config, partial(serve_planted, round(cost_us * 1000)))
+    def __init__(self, model: ModelSpec, config: RunnerConfig, cost_us: float, k: int) -> None:
+        self.plant = Wait.NONE
+        self._of_child = Wait.NONE
+        cost_ns = round(cost_us * 1000)
+        super().__init__(model, config, partial(serve_planted, cost_ns, cost_ns * (k - 1)))
 
     def reset(self, level="off"):
-        if self._is_on == self.is_planted:  # the reset below will switch it once more
+        is_reset = False
+        while not is_reset or self._of_child is not self.plant:
             super().reset(level)
-            self._is_on = not self._is_on
-        super().reset(level)
-        self._is_on = not self._is_on
+            self._of_child = Wait((self._of_child + 1) % len(Wait))
+            is_reset = True
 
 
 class SlowHostDevice(ProcessDevice):
-    """The host's part of one upload takes longer: each time it is queued, where `is_planted`."""
+    """The host's part of one upload takes longer: each time it is queued, where `plant` is ONE."""
 
     def __init__(self, model: ModelSpec, config: RunnerConfig, cost_us: float) -> None:
-        self.is_planted = False
+        self.plant = Wait.NONE
         self._cost_ns = round(cost_us * 1000)
         super().__init__(model, config)
 
     def execute(self, step_id, commands):
-        if self.is_planted:
+        if self.plant is Wait.ONE:
             busy_wait(self._cost_ns * sum(command.span == SPAN for command in commands))
         super().execute(step_id, commands)
 
 
 @dataclass(frozen=True)
 class Found:
-    """`planted`: the slope with the wait, `with_it`, less the slope without, `without_it`; in us."""
+    """`planted`: the slope with the wait, `with_it`, less the slope without, `without_it`; in us.
+
+    `lost`: what a step lost for each wait without amplification, and `beyond`: `planted` less that, round by
+    round; both None on a device that has no such waits.
+    """
 
     planted: Estimate
     with_it: Estimate
     without_it: Estimate
+    lost: Estimate | None
+    beyond: Estimate | None
     step_us: float
     k: int
 
     def __str__(self) -> str:
-        low, high = self.planted.low_us or 0.0, self.planted.high_us or 0.0
+        lost = f", {_told(self.lost)} without amplification" if self.lost else ""
         return (
-            f"{self.planted.mean_us:.2f} us [{low:.2f}, {high:.2f}]: slope {self.with_it.mean_us:.2f} with, "
+            f"{_told(self.planted)}{lost}: slope {self.with_it.mean_us:.2f} with, "
             f"{self.without_it.mean_us:.2f} without; k {self.k}, step {self.step_us:,.0f} us, "
             f"{self.planted.num_rounds} rounds"
         )
+
+
+def _told(found: Estimate) -> str:
+    return f"{found.mean_us:.2f} us [{found.low_us or 0.0:.2f}, {found.high_us or 0.0:.2f}]"
 
 
 def planted_case(folder: Path) -> Case:
@@ -163,38 +198,60 @@ def recovered(
     num_rounds: int,
     is_enough: Callable[[Found], bool] = lambda _: False,
 ) -> Found:
-    """What amplification makes of the device's plant in decode steps: rounds of four runs, shuffled.
+    """What amplification makes of the device's plant in decode steps: rounds of shuffled runs.
 
     At most so many; from MIN_ROUNDS on they end where `is_enough`.
 
     Two with the wait and two without; of either the steps of one run have the repeats that those of the
-    other have not.
+    other have not. On a PlantedDevice two more without repeats: all waits of a step at once, in every second.
     """
     draw = random.Random(seed)
-    runs: dict[bool, list[AmplifiedRun]] = {True: [], False: []}
+    kinds = [(wait, True) for wait in (Wait.ONE, Wait.NONE)]
+    if isinstance(device, PlantedDevice):
+        kinds += [(Wait.ALL_EVEN, False), (Wait.ALL_ODD, False)]
+    runs: dict[Wait, list[AmplifiedRun]] = {wait: [] for wait in Wait}
     for number in range(num_rounds):
         of_round = [
-            (is_planted, turns)
-            for is_planted in (True, False)
-            for turns in shuffled_turns([NO_REPEATS, (SPAN, k)], draw)
+            (wait, turns)
+            for wait, is_amplified in kinds
+            for turns in (shuffled_turns([NO_REPEATS, (SPAN, k)], draw) if is_amplified else [()])
         ]
         draw.shuffle(of_round)
-        for is_planted, turns in of_round:
-            device.is_planted = is_planted
+        for wait, turns in of_round:
+            device.plant = wait
             records, is_async = steps.run(arm, turns)
-            runs[is_planted].append(AmplifiedRun(number, records, turns, is_async))
+            runs[wait].append(AmplifiedRun(number, records, turns, is_async))
         if number + 1 >= MIN_ROUNDS and is_enough(_found(runs, k)):
             break
     return _found(runs, k)
 
 
-def _found(runs: Mapping[bool, Sequence[AmplifiedRun]], k: int) -> Found:
+def _found(runs: Mapping[Wait, Sequence[AmplifiedRun]], k: int) -> Found:
     pair = (SPAN, "decode")
-    with_it, without_it = (slopes_us(runs[is_on], [pair])[pair] for is_on in (True, False))
+    with_it, without_it = (slopes_us(runs[wait], [pair])[pair] for wait in (Wait.ONE, Wait.NONE))
+    planted = [one - other for one, other in zip(with_it, without_it, strict=True)]
+    pairs = zip(runs[Wait.ALL_EVEN], runs[Wait.ALL_ODD], strict=True)
+    lost = [_lost_us(even.steps, odd.steps) / (k - 1) for even, odd in pairs]
     return Found(
-        planted=estimate([one - other for one, other in zip(with_it, without_it, strict=True)]),
+        planted=estimate(planted),
         with_it=estimate(with_it),
         without_it=estimate(without_it),
-        step_us=plain_step_us(runs[False], "decode") or 0.0,
+        lost=estimate(lost) if lost else None,
+        beyond=estimate([one - other for one, other in zip(planted, lost, strict=True)]) if lost else None,
+        step_us=plain_step_us(runs[Wait.NONE], "decode") or 0.0,
         k=k,
     )
+
+
+def _lost_us(waits_even: Sequence[StepRecord], waits_odd: Sequence[StepRecord]) -> float:
+    """What a decode step takes longer with all waits: the median of even steps and that of odd ones, halved.
+
+    A run that is slower as a whole adds to one of them what it takes from the other.
+    """
+    even, odd = step_times_us(waits_even), step_times_us(waits_odd)
+    differences: tuple[list[float], list[float]] = ([], [])
+    for number, step in enumerate(waits_even):
+        if step.kind == "decode" and step.step_id in even:
+            sign = -1 if number % 2 else 1
+            differences[number % 2].append(sign * (even[step.step_id] - odd[step.step_id]))
+    return sum(median(of_parity) for of_parity in differences) / 2

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from runner.core import RunnerError
 from runner.inputs.arms import ARMS
-from runner.models import MODELS
+from runner.models import ALL_MODELS
 from suite import commands
 from suite.cli import app
 from suite.environment import DeviceFacts
@@ -199,7 +199,7 @@ def test_list_names_what_options_and_scenarios_may_use(monkeypatch):
     monkeypatch.chdir(ROOT)
     everything = json.loads(invoke("list", "--json").stdout)
     assert set(everything) == {"scenarios", "models", "arms", "devices", "metrics"}
-    assert set(everything["arms"]) == set(ARMS) and set(everything["models"]) == set(MODELS)
+    assert set(everything["arms"]) == set(ARMS) and set(everything["models"]) == set(ALL_MODELS)
     assert set(everything["metrics"]) == set(DEFINITIONS)
     assert "scenarios/smoke.yaml" in everything["scenarios"]
     text = invoke("list", "arms").stdout

@@ -120,7 +120,7 @@ def test_the_tables_of_the_page_hold_the_exact_figures(tmp_path: Path) -> None:
     (row,) = idle(one).rows
     assert [line.text for line in row[5].lines] == ["schedule 500\xa0µs"]
     assert [line.text for line in row[6].lines] == ["host 0\xa0%", "device 25\xa0%"]
-    (row,) = instruments(data).rows
+    (row,) = instruments(data.scenarios[0]).rows
     assert row[3].lines[0].text == "events" and row[4].lines[0].exact == 3
     assert row[5].lines[0].exact == pytest.approx(0.5)
     assert "2\xa0rounds, 1.000 to 1.000" in row[5].lines[0].note

@@ -1,0 +1,42 @@
+"""GGUF: a quantised file made into a checkpoint folder, once, so that loading it costs nothing each time.
+
+transformers dequantises it (to float32); it needs the packages gguf and accelerate.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from runner.core import RunnerError
+
+
+def convert_gguf(file: Path, folder: Path) -> None:
+    """Write config.json, the weights and the tokenizer of `file` to a new or empty `folder`.
+
+    RunnerError: no such file, a folder with something in it, a package that is missing, or a file that
+    transformers cannot read.
+    """
+    if not file.is_file():
+        raise RunnerError(f"{file}: there is no such file; name a .gguf file")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise RunnerError(f"{folder}: it is there already; name a new folder")
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    try:
+        given = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype="float32")
+        tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+    except ImportError as error:
+        reason = str(error).strip().splitlines()[0]
+        raise RunnerError(f"{file}: {reason}; pip install gguf accelerate") from None
+    except Exception as error:  # its parser raises what it meets
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise RunnerError(f"{file}: transformers cannot read it as GGUF: {first}") from None
+    # What loading leaves on the model object (hooks, a quantiser) must not be saved with it.
+    clean = type(given)(type(given.config)(**_plain(given.config.to_dict())))
+    clean.load_state_dict(given.state_dict())
+    clean.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def _plain(config: dict[str, object]) -> dict[str, object]:
+    return {key: value for key, value in config.items() if not key.startswith("_")}

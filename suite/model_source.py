@@ -1,0 +1,112 @@
+"""What a scenario's `model` may be: a preset's name, a checkpoint's folder, or a model of the hub."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import BeforeValidator, Discriminator, Tag, model_validator
+
+from runner.core import RunnerError
+from runner.models import ALL_MODELS, ModelSpec, get_model
+from suite.schema import StrictModel, broken_rule, one_of
+
+_SAMPLES = 64
+_SAMPLE_BYTES = 1 << 20
+
+
+class Checkpoint(StrictModel):
+    """`path`: a folder as transformers saves it. `hub`: owner/name, from the local cache or the hub."""
+
+    path: str | None = None
+    hub: str | None = None
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        if (self.path is None) == (self.hub is None):
+            raise broken_rule("give either path, a checkpoint's folder, or hub, owner/name")
+        return self
+
+    @property
+    def folder(self) -> Path:
+        """Where it lies; RunnerError where the hub's model is neither kept here nor to be had."""
+        return Path(self.path) if self.path is not None else _from_hub(str(self.hub))
+
+
+def _is_known(value: object) -> object:
+    if isinstance(value, str) and value not in ALL_MODELS:
+        raise broken_rule(f"{one_of(value, sorted(ALL_MODELS))}; or a checkpoint: {{path: FOLDER}}")
+    if not isinstance(value, str | Mapping | Checkpoint):
+        raise broken_rule("it must be a preset's name, {path: FOLDER} or {hub: OWNER/NAME}")
+    return value
+
+
+ModelSource = Annotated[
+    Annotated[str, Tag("<name>")] | Annotated[Checkpoint, Tag("<checkpoint>")],
+    Discriminator(lambda value: "<name>" if isinstance(value, str) else "<checkpoint>"),
+    BeforeValidator(_is_known),
+]
+
+
+def spec_of(model: str | Checkpoint) -> ModelSpec:
+    """The model's spec; RunnerError where there is none, or its folder is damaged."""
+    if isinstance(model, str):
+        return get_model(model)
+    from runner.checkpoints import checkpoint_spec  # transformers' configurations take seconds to import
+
+    return checkpoint_spec(model.folder)
+
+
+def weight_bytes(model: ModelSpec) -> int:
+    """What the weights of its language model take in float32; those of a vision tower are left out."""
+    text = model.hf_config.get("text_config", model.hf_config)
+    assert isinstance(text, Mapping)
+    attention = 2 * (model.num_heads + model.num_kv_heads) * model.head_dim * model.hidden_size
+    mlp = 3 * model.hidden_size * int(text["intermediate_size"])
+    return 4 * (model.num_layers * (attention + mlp) + 2 * model.vocab_size * model.hidden_size)
+
+
+def model_digest(model: str | Checkpoint) -> str | dict[str, str]:
+    """What stands for the model in a case's id: a name, or what a checkpoint's files hold.
+
+    Of weights, gigabytes, it is the size and 64 samples of 1 MiB each, evenly spaced.
+    """
+    if isinstance(model, str):
+        return model
+    files = [*model.folder.glob("config.json"), *model.folder.glob("*.safetensors")]
+    return {file.name: _digest(file, file.stat().st_size, file.stat().st_mtime_ns) for file in sorted(files)}
+
+
+@cache
+def _digest(file: Path, size: int, _stamp: int) -> str:
+    found = hashlib.sha256(str(size).encode())
+    with file.open("rb") as opened:
+        if size <= _SAMPLES * _SAMPLE_BYTES:
+            found.update(opened.read())
+            return found.hexdigest()
+        for sample in range(_SAMPLES):
+            opened.seek((size - _SAMPLE_BYTES) * sample // (_SAMPLES - 1))
+            found.update(opened.read(_SAMPLE_BYTES))
+    return found.hexdigest()
+
+
+@cache
+def _from_hub(name: str) -> Path:
+    from huggingface_hub import snapshot_download
+
+    wanted = ["*.json", "*.safetensors", "tokenizer*", "*.model"]
+    try:
+        return Path(snapshot_download(name, allow_patterns=wanted, local_files_only=True))
+    except Exception:  # it is not kept here: its own errors say no more
+        pass
+    try:
+        return Path(snapshot_download(name, allow_patterns=wanted))
+    except Exception as error:  # of requests, of the hub, of the disk
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise RunnerError(
+            f"the model {name} is not kept on this machine, and the hub did not give it: {first}; "
+            "download it where there is a network, and give its folder: model: {path: FOLDER}"
+        ) from None

@@ -1,0 +1,204 @@
+"""Which arm to use and how sure that is: what a scenario's comparisons come to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from suite.comparison import Comparison
+from suite.metrics import DEFINITIONS
+from suite.ratios import MIN_ROUNDS
+from suite.report.comparison_text import METRIC_WORDS, sentences, size_text
+from suite.report.data import ScenarioData, Series
+from suite.report.point import Point
+from suite.report.tables import why_no_speed
+from suite.report.wording import listed, median, plural, quantity, sample_count, spread
+from suite.verdict import Word
+
+THROUGHPUT = "output_throughput"
+_WHICH, _SURE, _SPEED = "Which arm", "How sure", "Speed"
+_MAX_ARMS = 3
+_MAX_SENTENCES = 1
+
+
+def points(scenario: ScenarioData) -> tuple[Point, ...]:
+    """For a scenario with at least one measured run."""
+    told = [one for one in scenario.measured if one.values(THROUGHPUT)]
+    judged = [one for one in told if not why_no_speed(one)]
+    if not told:
+        reason = scenario.measured[0].reason(THROUGHPUT)
+        return (Point(_SPEED, f"Throughput cannot be told: {reason}.", "doubt"),)
+    if not judged:
+        return (Point(_SPEED, "The speed of a run with wrong tokens is not judged.", "doubt"),)
+    compared = [one for one in scenario.comparisons if one.verdict.word is not Word.NONE]
+    if compared:
+        return _chosen(scenario, compared)
+    if len(judged) == 1:
+        return (_alone(scenario, judged[0]),)
+    return (Point(_SPEED, _extremes(judged)),)
+
+
+def _alone(scenario: ScenarioData, one: Series) -> Point:
+    which = "" if len(scenario.series) == 1 else f" of {one.label}"
+    sure = "" if len(one.values(THROUGHPUT)) > 1 else " How sure that is one round cannot tell."
+    return Point(
+        _SPEED,
+        f"Output throughput{which}: median {_rate(one)}.{sure} No other arm to hold it against was judged.",
+    )
+
+
+def _chosen(scenario: ScenarioData, compared: Sequence[Comparison]) -> tuple[Point, Point]:
+    first_metric = compared[0].metric
+    ceilings = ceiling_arms(scenario)
+    usable = [one for one in compared if one.metric == first_metric and one.arm not in ceilings]
+    told = _of_one_case(usable) if len({one.case_id for one in compared}) == 1 else _of_cases(usable)
+    if compared[0].reference in ceilings:
+        told = (
+            f"Cannot tell: the arms were held against {compared[0].reference}, which takes token ids and so "
+            "is no choice for these prompts."
+        )
+    is_decided = told.startswith(("Use ", "Stay ", "Any "))
+    return (
+        Point(_WHICH, told, "right" if is_decided else "doubt"),
+        Point(_SURE, f"{_how_sure(compared, ceilings)}{_told_of(ceilings)}", "" if is_decided else "doubt"),
+    )
+
+
+def _told_of(ceilings: frozenset[str]) -> str:
+    if not ceilings:
+        return ""
+    is_one = "is a ceiling" if len(ceilings) == 1 else "are ceilings"
+    return f" {listed(sorted(ceilings))} {is_one}, with prompts as token ids, and no choice here."
+
+
+def ceiling_arms(scenario: ScenarioData) -> frozenset[str]:
+    """Arms that were given token ids where other arms of the scenario were given embeddings."""
+    supplied: dict[str, bool] = {}
+    for one in scenario.measured:
+        for run in one.runs:
+            if "num_supplied_tokens" in run.requests:
+                has_any = bool((run.requests["num_supplied_tokens"] > 0).any())
+                supplied[one.arm] = supplied.get(one.arm, False) or has_any
+    if not any(supplied.values()):
+        return frozenset()
+    return frozenset(arm for arm, has_any in supplied.items() if not has_any)
+
+
+def _gain(one: Comparison) -> float:
+    """The log ratio, positive where the arm is better than its reference."""
+    log = one.ratio.mean_log or 0.0
+    return log if DEFINITIONS[one.metric].better == "higher" else -log
+
+
+def _of_one_case(usable: Sequence[Comparison]) -> str:
+    """The arm to use, where one is known to be better than the reference."""
+    by_word = _by_word(usable)
+    if not usable:
+        return "Cannot tell: only the reference arm and a ceiling were judged."
+    reference = usable[0].reference
+    faster = sorted(by_word[Word.FASTER], key=_gain, reverse=True)
+    if faster:
+        return f"Use {faster[0].arm}: known to be faster than {reference}{_rivals(faster)}."
+    if len(by_word[Word.SLOWER]) == len(usable):
+        return f"Stay with {reference}: {_named(usable)} known to be slower."
+    if len(by_word[Word.EQUAL]) == len(usable):
+        return f"Any of them: {_named(usable)} equal to {reference} within the noise floor."
+    slower, equal = by_word[Word.SLOWER], by_word[Word.EQUAL]
+    known = f" Known to be slower: {listed([one.arm for one in slower])}." if slower else ""
+    known += f" Equal within the noise floor: {listed([one.arm for one in equal])}." if equal else ""
+    return f"Cannot tell: no arm is known to be faster than {reference}.{known}"
+
+
+def _rivals(faster: Sequence[Comparison]) -> str:
+    """Others known to be faster than the reference, and whether the best one lies clear of them."""
+    best, others = faster[0], faster[1:]
+    if not others:
+        return ""
+    near = [one.arm for one in others if _overlap(best, one)]
+    if near:
+        return f", as are {listed([one.arm for one in others])}; its interval overlaps that of {listed(near)}"
+    return f", as are {listed([one.arm for one in others])}, and by more than these"
+
+
+def _overlap(one: Comparison, other: Comparison) -> bool:
+    mine, its = one.ratio.interval, other.ratio.interval
+    return mine is None or its is None or (mine.low <= its.high and its.low <= mine.high)
+
+
+def _named(found: Sequence[Comparison]) -> str:
+    names = [one.arm for one in found]
+    return f"{listed(names)} {'is' if len(names) == 1 else 'are'}"
+
+
+def _of_cases(usable: Sequence[Comparison]) -> str:
+    """How often each arm is faster, over the cases of a sweep."""
+    counts: dict[str, Counter[Word]] = {}
+    for one in usable:
+        counts.setdefault(one.arm, Counter())[one.verdict.word] += 1
+    ordered = sorted(counts, key=lambda arm: (counts[arm][Word.SLOWER] - counts[arm][Word.FASTER], arm))
+    if not ordered:
+        return "Cannot tell: only reference arms and ceilings were judged."
+    best, reference = ordered[0], usable[0].reference
+    told = "; ".join(f"{arm} {_counted(counts[arm])}" for arm in ordered[:_MAX_ARMS])
+    more = f"; {plural(len(ordered) - _MAX_ARMS, 'more arm')} below" if len(ordered) > _MAX_ARMS else ""
+    held = f"Of {plural(counts[best].total(), 'case')}, held against {reference}: {told}{more}."
+    if counts[best][Word.FASTER] and not counts[best][Word.SLOWER]:
+        return f"Use {best}, nowhere known to be slower than {reference}. {held}"
+    if any(count[Word.FASTER] for count in counts.values()):
+        return f"It depends on the case. {held}"
+    return f"Cannot tell: no arm is known to be faster than {reference} in any case. {held}"
+
+
+def _counted(count: Counter[Word]) -> str:
+    return ", ".join(f"{word.value} in {count[word]}" for word in Word if count[word])
+
+
+def _by_word(found: Iterable[Comparison]) -> dict[Word, list[Comparison]]:
+    by_word: dict[Word, list[Comparison]] = {word: [] for word in Word}
+    for one in found:
+        by_word[one.verdict.word].append(one)
+    return by_word
+
+
+def _how_sure(compared: Sequence[Comparison], ceilings: frozenset[str]) -> str:
+    """The evidence of the arm that is named first, of a few others, and what could have been seen at all."""
+    ordered = sorted(compared, key=lambda one: (one.arm in ceilings, -_gain(one)))
+    told = sentences(ordered, max_sentences=_MAX_SENTENCES)
+    seen = [one.smallest_effect for one in compared if one.smallest_effect is not None]
+    if seen:
+        least = min(seen)
+        told.append(
+            f"The smallest difference so many rounds would have shown in 4 of 5 such experiments: "
+            f"{size_text(least)} of {METRIC_WORDS.get(compared[0].metric, compared[0].metric)}."
+        )
+    if any(one.verdict.word is Word.CANNOT_TELL for one in compared):
+        told.append(f"More rounds tell more: --rounds {_more_rounds(compared)}, or --until-precision 2%.")
+    return " ".join(told)
+
+
+def _more_rounds(compared: Sequence[Comparison]) -> int:
+    """Twice as many, and ten at least."""
+    return max(2 * MIN_ROUNDS, 2 * max(one.ratio.num_rounds for one in compared))
+
+
+def _extremes(judged: Sequence[Series]) -> str:
+    """The slowest and the fastest, and whether their rounds lie apart."""
+    ordered = sorted(judged, key=lambda one: median(one.values(THROUGHPUT)))
+    low, high = ordered[0], ordered[-1]
+    text = (
+        f"Median output throughput of {len(judged)} pairs of case and arm: lowest {_rate(low)} with "
+        f"{low.label}, highest {_rate(high)} with {high.label}."
+    )
+    num_rounds = min(len(low.values(THROUGHPUT)), len(high.values(THROUGHPUT)))
+    if num_rounds < MIN_ROUNDS:
+        told = "one round cannot tell" if num_rounds == 1 else f"{num_rounds} rounds cannot tell"
+        return f"{text} Whether they differ {told}: at least {MIN_ROUNDS} are needed."
+    if max(low.values(THROUGHPUT)) >= min(high.values(THROUGHPUT)):
+        return f"{text} Whether they differ one cannot tell: their rounds overlap."
+    return f"{text} Their rounds do not overlap."
+
+
+def _rate(one: Series) -> str:
+    values = one.values(THROUGHPUT)
+    middle = quantity(median(values), "tok/s")
+    return f"{middle} ({spread(values, 'tok/s')}, {sample_count(len(values), 'round')})"

@@ -1,0 +1,245 @@
+"""What a feature costs, in the answer: disabling async, the flag upload, the masked merge."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from suite.amplification import AmplifiedCost
+from suite.attribution import Line
+from suite.comparison import Comparison
+from suite.ratios import MIN_ROUNDS, Interval
+from suite.report.comparison_text import METRIC_WORDS, change_text, interval_text
+from suite.report.data import ScenarioData, Series
+from suite.report.point import Point
+from suite.report.wording import quantity, sample_count
+from suite.verdict import Word
+
+FLAGS, MERGES = "upload.is_token_ids", ("merge", "merge.ids")
+_FLAG_BYTES = "bytes.is_token_ids"
+_ASYNC_PAIRS = (
+    ("gated", "refresh"),
+    ("sync-rows", "async-rows"),
+    ("sync-fused", "fused"),
+    ("sync-ids", "ids"),
+)
+PRICE, OVERLAP = "price of disabling async", "overlap"  # lines of the attribution
+_DECIDED = (Word.FASTER, Word.SLOWER, Word.EQUAL)
+_HOW = "To measure it:"
+_SKIPS = "On steps that hold token ids alone arm skip does without flags and merge."
+_ASYNC, _FLAG, _MERGE = "Price of disabling async", "Flag upload", "Masked merge"
+
+
+def points(scenario: ScenarioData) -> tuple[Point, ...]:
+    """Each measured, or not and how it would be."""
+    return (*_of_async(scenario), _of_flags(scenario), *_of_merge(scenario))
+
+
+# disabling async
+
+
+def _of_async(scenario: ScenarioData) -> tuple[Point, ...]:
+    """From the attribution on equal steps; else from comparisons of an arm under both ways of scheduling."""
+    attributed = _attributed(scenario, PRICE)
+    if attributed:
+        told = " ".join(map(_told_of_price, attributed))
+        return (Point(_ASYNC, told, "" if _is_known(attributed) else "doubt"),)
+    found = [one for pair in _ASYNC_PAIRS for one in _between(scenario.comparisons, pair)]
+    if not found:
+        return ()
+    texts = [_told_of_async(one) for one in found[:2]]
+    return (Point(_ASYNC, " ".join(texts), "" if _is_decided(found[0]) else "doubt"),)
+
+
+def _between(comparisons: Iterable[Comparison], pair: tuple[str, str]) -> list[Comparison]:
+    cases = [one for one in comparisons if {one.arm, one.reference} == set(pair)]
+    return cases if len({one.case_id for one in cases}) == 1 else []  # of a sweep, the panel tells
+
+
+def _is_decided(one: Comparison) -> bool:
+    return one.verdict.word in _DECIDED
+
+
+def _told_of_async(one: Comparison) -> str:
+    sync, fast = next(pair for pair in _ASYNC_PAIRS if {one.arm, one.reference} == set(pair))
+    metric = METRIC_WORDS.get(one.metric, one.metric)
+    if one.ratio.mean_log is None or one.ratio.interval is None:
+        return f"Cannot tell ({sync} against {fast}): {one.verdict.reason}."
+    log, interval = one.ratio.mean_log, one.ratio.interval
+    if one.arm == fast:  # sync over async is asked for
+        log, interval = -log, Interval(-interval.high, -interval.low)
+    evidence = f"95 % interval {interval_text(interval)}, {sample_count(one.ratio.num_rounds, 'round')}"
+    doubt = "" if _is_decided(one) else f" One cannot tell it from nothing: {one.verdict.reason}."
+    return f"{sync} against {fast}: {metric} {change_text(log)} ({evidence}).{doubt}"
+
+
+# attribution: arms that ran the same steps
+
+
+def _attributed(scenario: ScenarioData, name: str) -> list[Line]:
+    """The lines of a name, decode steps first; of a sweep none, for there the panel tells."""
+    lines = [line for line in scenario.attribution if line.name == name]
+    if len({line.case_id for line in lines}) > 1:
+        return []
+    told = [line for line in lines if line.ratio is not None] or lines[:1]
+    return sorted(told, key=lambda line: line.kind != "decode")
+
+
+def _is_known(lines: Iterable[Line]) -> bool:
+    return any(line.verdict in _DECIDED for line in lines)
+
+
+def _told_of_price(line: Line) -> str:
+    """ "On decode steps disabling async costs 15 % [13, 17] of throughput: 9.0 % lost overlap, ..." """
+    where = f"On {line.kind} steps"
+    if line.value is None or line.interval is None:
+        return f"{where}: {line.reason.removeprefix('n/a: ')}."
+    n = sample_count(line.ratio.num_rounds if line.ratio else 0, "round")
+    cost = f"{_lost(math.log(line.value))}\u00a0% [{_lost(line.interval.high)}, {_lost(line.interval.low)}]"
+    doubt = "" if line.verdict in _DECIDED else f"; {line.verdict.value}: {line.reason}"
+    return f"{where} disabling async costs {cost} of throughput ({n}{doubt}){_parts_of(line)}."
+
+
+def _lost(log: float) -> str:
+    """The share of throughput that a log ratio of times, async over sync, is worth: "15.0"."""
+    return f"{-100 * math.expm1(log):.1f}"
+
+
+def _parts_of(line: Line) -> str:
+    """Overlap apart from the embedding copy, which is two of the three factors."""
+    logs = {part.name: part.ratio.mean_log for part in line.factors if part.ratio is not None}
+    known = [log for log in logs.values() if log is not None]
+    if not line.factors or len(known) < len(line.factors) or logs.get(OVERLAP) is None:
+        return ""
+    overlap = logs[OVERLAP] or 0.0
+    return (
+        f": {_lost(overlap)}\u00a0% is lost overlap, {_lost(sum(known) - overlap)}\u00a0% the embedding copy "
+        "that sync repeats every step"
+    )
+
+
+def _told_of_line(line: Line) -> str:
+    """ "+0.04 % of the time of a decode step (async-rows against async-fill; ...)"."""
+    arms = f"{line.over} against {line.under}"
+    if line.value is None or line.interval is None:
+        return f"{line.kind} steps, {arms}: {line.reason.removeprefix('n/a: ')}."
+    n = sample_count(line.ratio.num_rounds if line.ratio else 0, "round")
+    doubt = "" if line.verdict in _DECIDED else f"; {line.verdict.value}"
+    evidence = f"95 % interval {interval_text(line.interval)}, {n}{doubt}"
+    change = change_text(math.log(line.value))
+    return f"{change} of the time of {_article(line.kind)} {line.kind} step ({arms}; {evidence})."
+
+
+# the flag upload and the merge
+
+
+def _of_flags(scenario: ScenarioData) -> Point:
+    found = _lines(scenario, (FLAGS,))
+    if found:
+        return _billed(_FLAG, found)
+    attributed = _attributed(scenario, "flag upload")
+    if _is_known(attributed):
+        return Point(_FLAG, " ".join(map(_told_of_line, attributed)))
+    if counted := _uploads_flags(scenario):
+        return Point(_FLAG, f"{counted} {_HOW}", "doubt", _command(scenario))
+    if scenario.measured and _counts_bytes(scenario):
+        return Point(_FLAG, "No arm uploads flags: no request brings embeddings.")
+    return Point(_FLAG, f"Not measured. {_HOW}", "doubt", _command(scenario))
+
+
+def _of_merge(scenario: ScenarioData) -> tuple[Point, ...]:
+    found = _lines(scenario, MERGES)
+    if found:
+        saved = f" {_SKIPS}" if _lines(scenario, (FLAGS,)) else ""
+        billed = _billed(_MERGE, found)
+        return (replace(billed, text=f"{billed.text}{saved}"),)
+    attributed = _attributed(scenario, "masked merge")
+    if _is_known(attributed):
+        return (Point(_MERGE, f"{' '.join(map(_told_of_line, attributed))} {_SKIPS}"),)
+    if not _uploads_flags(scenario):
+        return ()
+    return (Point(_MERGE, f"Not measured. {_HOW}", "doubt", _command(scenario)),)
+
+
+def _command(scenario: ScenarioData) -> str:
+    return f"python -m suite cost {scenario.file}"
+
+
+def _lines(scenario: ScenarioData, spans: Sequence[str]) -> list[tuple[str, AmplifiedCost]]:
+    """(arm, line) of the first arm that has any, decode before mixed."""
+    for one in scenario.series:
+        lines = [line for line in one.bill.lines if line.span in spans] if one.bill else []
+        if lines:
+            return [(one.arm, line) for line in sorted(lines, key=lambda line: line.kind != "decode")]
+    return []
+
+
+def _billed(label: str, found: Sequence[tuple[str, AmplifiedCost]]) -> Point:
+    """What repeating the commands showed."""
+    told = "; ".join(_line(line) for _, line in found)
+    is_decided = any(line.cost is not None and line.cost.is_decided for _, line in found)
+    return Point(label, f"{told[:1].upper()}{told[1:]} (arm {found[0][0]}).", "" if is_decided else "doubt")
+
+
+def _line(line: AmplifiedCost) -> str:
+    """ "3.1 µs [2.4, 3.8] of a decode step (0.04 %)"."""
+    cost, step = line.cost, f"{_article(line.kind)} {line.kind} step"
+    name = "" if line.span in (FLAGS, "merge") else f"{line.span} "
+    if cost is None:
+        return f"{name}cannot tell of {step}: no whole round"
+    rounds = sample_count(cost.num_rounds, "round")
+    if not cost.is_decided:
+        most = "" if line.upper_us is None else f", at most {_three(line.upper_us)}\u00a0µs"
+        few = f", {MIN_ROUNDS} are needed" if cost.num_rounds < MIN_ROUNDS else ""
+        return f"{name}cannot tell of {step}{most} ({rounds}{few})"
+    assert cost.low_us is not None and cost.high_us is not None
+    share = "" if line.share is None else f"{_percent(line.share)} of it, "
+    interval = f"[{_three(cost.low_us)}, {_three(cost.high_us)}]"
+    return f"{name}{_three(cost.mean_us)}\u00a0µs {interval} of {step} ({share}{rounds})"
+
+
+def _three(value: float) -> str:
+    """Three figures, never an exponent."""
+    size = abs(value)
+    return f"{value:,.0f}" if size >= 100 else f"{value:.1f}" if size >= 10 else f"{value:.2f}"
+
+
+def _article(word: str) -> str:
+    return "an" if word[0] in "aeiou" else "a"
+
+
+def _percent(share: float) -> str:
+    """Two figures: 0.04 %, 12 %."""
+    percent = 100 * share
+    digits = max(0, 1 - math.floor(math.log10(abs(percent)))) if percent else 0
+    return f"{percent:.{digits}f}\u00a0%"
+
+
+def _counts_bytes(scenario: ScenarioData) -> bool:
+    return any(name.startswith("bytes.") for one in scenario.measured for name in _columns(one))
+
+
+def _columns(one: Series) -> Iterable[str]:
+    return (str(name) for run in one.runs for name in run.steps)
+
+
+def _uploads_flags(scenario: ScenarioData) -> str:
+    """What is known without a clock, of the arm that uploads most: "refresh uploads 8 B in a decode step"."""
+    uploads = [(one, *_flag_bytes(one)) for one in scenario.measured if one.control is None]
+    uploads = [upload for upload in uploads if upload[1]]
+    if not uploads:
+        return ""
+    one, _, mean = max(uploads, key=lambda upload: upload[2])
+    if not mean:
+        return "Not timed; flags are uploaded in steps with prefill only."
+    return f"Not timed; {one.arm} uploads {quantity(mean, 'B')} a decode step (mean)."
+
+
+def _flag_bytes(one: Series) -> tuple[bool, float]:
+    """Whether any flag is uploaded, and mean bytes a decode step, of its first round."""
+    steps = one.runs[0].steps
+    if not {_FLAG_BYTES, "kind"} <= set(steps) or not (steps[_FLAG_BYTES] > 0).any():
+        return False, 0.0
+    decode = steps.loc[steps["kind"] == "decode", _FLAG_BYTES]
+    return True, float(decode.mean()) if len(decode) else 0.0
