@@ -263,7 +263,9 @@ class Upload(Command):
 class Positions(Command):
     """Derive positions, context lengths and slot mapping of `count` tokens from `buffer`.
 
-    The other fields are its MetadataLayout, which later commands of the step read as well.
+    The other fields are its MetadataLayout, which later commands of the step read as well. With a ring
+    buffer `routed`, the ids that the last step sampled are taken from it in the same launch, as RouteIds
+    would by route_target and route_source.
     """
 
     operation: ClassVar[str] = "positions"
@@ -276,6 +278,7 @@ class Positions(Command):
     derives_flags: bool
     by_slot: bool = False
     num_drafted: int = 0
+    routed: str = ""
 
 
 @dataclass(frozen=True, slots=True)

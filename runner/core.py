@@ -403,3 +403,4 @@ class DeviceInfo:
     torch_version: str
     attention: str = ""  # how attention is computed, and the library where it is not torch's own
     graph_sizes: tuple[int, ...] = ()  # of the captured decode steps, in rows
+    fuses_routes: bool = False  # in those, sampled ids are routed along with the positions

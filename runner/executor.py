@@ -170,7 +170,13 @@ class Executor:
         self._device = device
         self._batch = InputBatch(model, config, clears_supplied_ids=arm.keeps_rows_resident)
         self._compiler = StepCompiler(
-            model, config, arm, device.host, self._tells_drafts, device.info.graph_sizes
+            model,
+            config,
+            arm,
+            device.host,
+            self._tells_drafts,
+            device.info.graph_sizes,
+            device.info.fuses_routes,
         )
         self._last: InFlight | None = None
 

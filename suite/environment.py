@@ -87,6 +87,7 @@ class DeviceFacts(_Frozen):
     torch_version: str
     attention: str = ""
     graph_sizes: tuple[int, ...] = ()
+    fuses_routes: bool = False
 
 
 class Environment(_Frozen):

@@ -123,9 +123,9 @@ LAYERS = (
     ),
     Layer(
         "kernels in Triton",
-        under("runner/kernels", "triton_attention"),
+        under("runner/kernels", "triton_attention triton_inputs"),
         libraries=("torch", "triton"),
-        own=("runner.core", "runner.kernels", "runner.config"),
+        own=("runner.core", "runner.kernels", "runner.config", "runner.commands"),
         never=("suite", "runner.engine", "runner.executor", "runner.inputs", "runner.scheduler"),
     ),
     Layer(

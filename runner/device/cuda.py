@@ -106,7 +106,13 @@ class CudaDevice(Device):
             self._program.capture_graphs(sizes, self._capture)
             torch.cuda.synchronize()
         self.info = DeviceInfo(
-            "cuda", device_name(), config.num_threads, torch.__version__, self._program.attention, sizes
+            "cuda",
+            device_name(),
+            config.num_threads,
+            torch.__version__,
+            self._program.attention,
+            sizes,
+            self._program.fuses_routes,
         )
         self._start_clock()
 

@@ -53,7 +53,13 @@ class HostDevice(Device):
         if graph_sizes:
             program.capture_graphs(graph_sizes)
         self.info = DeviceInfo(
-            kind, "cpu", config.num_threads, torch.__version__, program.attention, graph_sizes
+            kind,
+            "cpu",
+            config.num_threads,
+            torch.__version__,
+            program.attention,
+            graph_sizes,
+            program.fuses_routes,
         )
         shape = ReportRing.shape(len(buffers))
         self._reports = ReportRing(tuple(buffers), np.full(shape, -1, np.int64))

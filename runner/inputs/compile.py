@@ -74,7 +74,8 @@ class StepCompiler:
     """Compiles plans into commands over `host`, the host sides of the named buffers.
 
     `downloads_drafts`: the host is told what the device proposes for the next step, as sync needs it.
-    `graph_sizes`: the numbers of rows of which the device has captured a decode step.
+    `graph_sizes`: the numbers of rows of which the device has captured a decode step; `fuses_routes`: in
+    these, positions and routed ids are one launch.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class StepCompiler:
         host: HostBuffers,
         downloads_drafts: bool = False,
         graph_sizes: Sequence[int] = (),
+        fuses_routes: bool = False,
     ) -> None:
         self._model = model
         self._config = config
@@ -93,6 +95,7 @@ class StepCompiler:
         self._speculates = config.num_speculative_tokens > 0
         self._downloads_drafts = downloads_drafts
         self._graph_sizes = sorted(graph_sizes)
+        self._fuses_routes = fuses_routes
 
     def stage(
         self,
@@ -136,7 +139,7 @@ class StepCompiler:
             *self._upload_pixels(plan, requests),
             *(command for command in merging if isinstance(command, Upload)),
             Record(UPLOADS_DONE),
-            Positions(metadata, step.count, *step.layout),
+            Positions(metadata, step.count, *step.layout, routed=self._routed(step)),
             *self._route_ids(step),
             *self._route_drafts(step),
             *self._set_flags(step),
@@ -159,6 +162,11 @@ class StepCompiler:
             graph=self._graph_of(step.count, rows),
         )
 
+    def _routed(self, step: StagedStep) -> str:
+        """Where the positions of a captured step take the sampled ids from, if the device can do so."""
+        is_fused = self._fuses_routes and self._graph_of(step.count, step.layout.num_rows)
+        return ring("sampled_ids", step.plan.step_id - 1) if is_fused and len(step.ids.target) else ""
+
     def _graph_of(self, count: int, rows: int) -> int:
         """The smallest captured step that holds one of one token a row; 0 for any other."""
         if count != rows:
@@ -175,7 +183,7 @@ class StepCompiler:
 
     def _route_ids(self, step: StagedStep) -> list[Command]:
         count = len(step.ids.target)
-        if not count:
+        if not count or self._routed(step):
             return []
         source = ring("sampled_ids", step.plan.step_id - 1)
         return [RouteIds("slice" if step.ids.is_slice else "scatter", source, count)]

@@ -28,7 +28,8 @@ _MAX_SPLITS = 32
 _WANTED_PROGRAMS = 512
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+# What changes from step to step: each alignment of it would be a compilation of its own.
+@triton.jit(do_not_specialize=["table_width", "num_splits"])  # type: ignore[untyped-decorator]
 def decode_kernel(  # type: ignore[no-untyped-def]
     query,
     keys,
@@ -120,7 +121,7 @@ def decode_kernel(  # type: ignore[no-untyped-def]
         tl.store(output + out_place, result.to(output.dtype.element_ty), mask=own)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["num_splits"])  # type: ignore[untyped-decorator]
 def combine_kernel(  # type: ignore[no-untyped-def]
     partial,
     lse,
@@ -150,7 +151,7 @@ def combine_kernel(  # type: ignore[no-untyped-def]
     tl.store(output + place, result.to(output.dtype.element_ty), mask=dims < HEAD_DIM)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["table_width"])  # type: ignore[untyped-decorator]
 def prefill_kernel(  # type: ignore[no-untyped-def]
     query,
     keys,

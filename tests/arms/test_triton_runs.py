@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from arm_models import MICRO, MICRO_GEMMA3_VL, MICRO_QWEN3
+from arm_models import MICRO, MICRO_GEMMA3_VL, MICRO_QWEN3, MICRO_QWEN25_VL
 from arm_sampling import CONFIG, mixed_case, sampled_requests
 from arm_workloads import Arrivals, outputs
 
+from runner.commands import Command, Forward, Positions
 from runner.core import RunnerError
 from runner.device.base import Device, open_device
+from runner.device.host import HostDevice
 from runner.engine import Engine
 from runner.inputs.arms import ARMS
 from runner.kernels import attention_choice
@@ -58,6 +60,31 @@ def test_drafts_and_their_shorter_contexts_give_the_same_tokens(devices: Any) ->
     assert tokens == outputs(serve(MICRO_QWEN3, reference, "ids", drafts=2))
 
 
+@pytest.mark.parametrize(("model", "arm"), [(MICRO_QWEN3, "ids"), (MICRO_QWEN25_VL, "fused")])
+@pytest.mark.parametrize("drafts", [0, 2])
+def test_decodes_filled_up_and_routed_in_one_launch_give_the_same_tokens(
+    model: ModelSpec, arm: str, drafts: int, devices: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(OURS, num_speculative_tokens=drafts)
+    seen: list[Command] = []
+    execute = HostDevice.execute
+
+    def watched(self: HostDevice, step_id: int, commands: Any) -> None:
+        seen.extend(commands)
+        execute(self, step_id, commands)
+
+    ours = HostDevice(model, config, "inline", graph_sizes=(3, 4))
+    assert ours.info.fuses_routes
+    with monkeypatch.context() as patch:
+        patch.setattr(HostDevice, "execute", watched)
+        tokens = outputs(serve(model, ours, arm, drafts=drafts))
+    assert any(isinstance(command, Positions) and command.routed for command in seen)
+    captured = [command for command in seen if isinstance(command, Forward) and command.graph]
+    assert captured, "no step was filled up"
+    reference = devices("inline", model, replace(CONFIG, num_speculative_tokens=drafts))
+    assert tokens == outputs(serve(model, reference, arm, drafts=drafts))
+
+
 class _Launch:
     """Stands in for a kernel: launched, and not run. The interpreter would read its tensors."""
 
@@ -73,16 +100,18 @@ class _Launch:
 
 @pytest.fixture
 def kernels_not_run(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    from runner.kernels import triton_attention
+    from runner.kernels import triton_attention, triton_inputs
 
     zeros = torch.zeros
     for name in ("decode_kernel", "combine_kernel", "prefill_kernel"):
         monkeypatch.setattr(triton_attention, name, _Launch())
+    for name in ("decode_inputs_kernel", "overlay_kernel"):
+        monkeypatch.setattr(triton_inputs, name, _Launch())
     monkeypatch.setattr(triton_attention.torch, "empty", zeros)  # what nobody computes is no number
     yield
 
 
-@pytest.mark.parametrize("arm", ["refresh", "fused", "gated", "ids"])
+@pytest.mark.parametrize("arm", ["refresh", "fused", "gated", "ids", "resident"])
 def test_no_step_waits_for_the_device_anywhere(
     arm: str, devices: Any, kernels_not_run: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

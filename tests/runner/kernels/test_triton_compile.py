@@ -18,7 +18,10 @@ pytest.importorskip("triton")
 
 ROOT = Path(__file__).resolve().parents[3]
 COMPILING = Path(__file__).with_name("triton_compiling.py")
-KERNELS = {"decode_kernel", "combine_kernel", "prefill_kernel"}
+KERNELS = {
+    *("decode_kernel", "combine_kernel", "prefill_kernel"),
+    *("decode_inputs_kernel", "overlay_kernel"),
+}
 
 
 @pytest.mark.parametrize("capability", [80, 90], ids=["sm_80", "sm_90"])

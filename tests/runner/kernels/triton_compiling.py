@@ -23,10 +23,13 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
+from runner.commands import MetadataLayout
 from runner.config import RunnerConfig
+from runner.kernels.decode_inputs import DecodeInputs
 from runner.kernels.geometry import StepGeometry, StepLimits
 from runner.kernels.kvcache import KVCache
 from runner.kernels.triton_attention import TritonAttention
+from runner.kernels.triton_inputs import GivenRows, fill_decode_inputs, merge_overlay
 from runner.models import TINY_QWEN3
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
@@ -110,12 +113,32 @@ def attention(shape: Shape, dtype: torch.dtype, window: int | None, max_context:
     TritonAttention().begin(geometry, cache, StepLimits(40, max_context, 2)).attend(0, query, 0.1, window)
 
 
+def decode_inputs(by_slot: bool, num_axes: int) -> None:
+    """Positions, slots, block tables and routed ids of three decodes."""
+    layout = MetadataLayout(3, 4, 3, 0, False, by_slot, 0)
+    packed, ids = torch.zeros(layout.size, dtype=torch.int32), torch.zeros(8, dtype=torch.int32)
+    inputs = DecodeInputs(8, 8, num_axes, 16, 99, torch.device("cpu"))
+    rope = torch.zeros(8, 3, dtype=torch.int64) if num_axes == 3 else None
+    given = GivenRows(packed, layout, torch.zeros(8, dtype=torch.int64), rope, ids)
+    fill_decode_inputs(inputs, given, ids, 16)
+
+
+def overlay(dtype: torch.dtype) -> None:
+    rows, places = torch.zeros(8, 2560, dtype=dtype), torch.arange(4)
+    merge_overlay(rows, places, places, rows.clone())
+
+
 def launches() -> Iterator[tuple[str, Callable[[], object]]]:
     for shape, dtype in product(
         (GEMMA3_4B, GEMMA3_12B, QWEN3, QWEN25_VL, TINY), (torch.float32, torch.bfloat16)
     ):
         for window in (None, 1024) if shape in WITH_WINDOW else (None,):
             yield _attention(shape, dtype, window, 4096)
+    for by_slot, axes in product((False, True), (1, 3)):
+        label = f"decode inputs by slot {by_slot} axes {axes}"
+        yield label, lambda b=by_slot, a=axes: decode_inputs(b, a)  # type: ignore[misc]
+    for dtype in (torch.float32, torch.bfloat16):
+        yield f"overlay {dtype}", lambda d=dtype: overlay(d)  # type: ignore[misc]
     yield _attention(QWEN3, torch.float16, None, 4096)
     yield _attention(GEMMA3_4B, torch.float32, 1024, 128)  # not split
 
