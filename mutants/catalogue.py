@@ -10,6 +10,7 @@ from mutants import (
     checking,
     device_half,
     drafts,
+    gpu_path,
     host_half,
     measuring,
     micro,
@@ -29,5 +30,17 @@ def by_name(mutants: Iterable[Mutant]) -> Mapping[str, Mutant]:
     return MappingProxyType(named)
 
 
-_PARTS = (planning, host_half, device_half, sampling, drafts, caching, checking, measuring, micro, traffic)
+_PARTS = (
+    planning,
+    host_half,
+    device_half,
+    gpu_path,
+    sampling,
+    drafts,
+    caching,
+    checking,
+    measuring,
+    micro,
+    traffic,
+)
 CATALOGUE = by_name(mutant for part in _PARTS for mutant in part.MUTANTS)
