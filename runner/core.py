@@ -388,6 +388,9 @@ def usable_cores() -> int:
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
+AttentionName = Literal["sdpa", "varlen", "triton"]
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
     """Facts of the device a run used, for its record."""
@@ -396,3 +399,6 @@ class DeviceInfo:
     name: str
     num_threads: int
     torch_version: str
+    attention: str = ""  # how attention is computed, and the library where it is not torch's own
+    graph_sizes: tuple[int, ...] = ()  # of the captured decode steps, in rows
+    fuses_routes: bool = False  # in those, sampled ids are routed along with the positions

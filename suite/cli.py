@@ -51,6 +51,11 @@ class SyncCheck(StrEnum):
     ERROR = "error"
 
 
+class OnOff(StrEnum):
+    ON = "on"
+    OFF = "off"
+
+
 class Profiler(StrEnum):
     NSYS = "nsys"
     TORCH = "torch"
@@ -137,6 +142,13 @@ Seed = Annotated[
     int | None,
     typer.Option("--seed", help="Instead of the scenario's.", metavar="N", parser=_whole_number),
 ]
+CudaGraphs = Annotated[
+    OnOff | None,
+    typer.Option(
+        "--cuda-graphs",
+        help="Capture decode steps on a GPU and replay them, whatever the scenario says (on by default).",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
 RunDir = Annotated[Path, typer.Argument(help="The folder of a run.", metavar="RUN_DIR")]
 OutputDir = Annotated[
@@ -174,6 +186,7 @@ def run(
     overrides: Set = None,
     is_dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and show what would be run.")] = False,
     seed: Seed = None,
+    cuda_graphs: CudaGraphs = None,
     is_json: Json = False,
     instrument: Annotated[
         Instrument,
@@ -263,7 +276,7 @@ def run(
     from suite.precision import read_precision
 
     options = replace(
-        _options(device, arms, rounds, overrides, seed),
+        _options(device, arms, rounds, overrides, seed, cuda_graphs),
         instrument=instrument.value,
         sync_check=sync_check.value,
         is_traced=is_traced,
@@ -354,6 +367,7 @@ def cost(
     output_dir: OutputDir = "results",
     overrides: Set = None,
     seed: Seed = None,
+    cuda_graphs: CudaGraphs = None,
     is_json: Json = False,
 ) -> None:
     """Print the bill of a step: what each command costs in place, by repeating it in the same steps.
@@ -363,7 +377,7 @@ def cost(
     from suite import commands
     from suite.cost import CostLimits
 
-    options = _options(device, arm, rounds, overrides, seed)
+    options = _options(device, arm, rounds, overrides, seed, cuda_graphs)
     place = _place(output_dir)
     limits = CostLimits.of(budget_s, only)
     code = commands.cost(scenario, options, limits, place, _screen(is_json))
@@ -378,6 +392,7 @@ def check(
     arms: Arms = None,
     overrides: Set = None,
     seed: Seed = None,
+    cuda_graphs: CudaGraphs = None,
     is_json: Json = False,
 ) -> None:
     """Hold every output token against the oracle, without timing: at most 8 requests, in every rotation.
@@ -386,7 +401,7 @@ def check(
     """
     from suite import commands
 
-    options = _options(device, arms, None, overrides, seed)
+    options = _options(device, arms, None, overrides, seed, cuda_graphs)
     _leave(commands.check(paths, options, _screen(is_json)))
 
 
@@ -663,11 +678,15 @@ def _options(
     rounds: int | None,
     overrides: list[str] | None,
     seed: int | None,
+    cuda_graphs: OnOff | None = None,
 ) -> Options:
     from suite.plan import Options
 
     names = tuple(name.strip() for name in arms.split(",")) if arms is not None else None
-    return Options(device, names, rounds, tuple(overrides or ()), seed)
+    given = tuple(overrides or ())
+    if cuda_graphs is not None:
+        given = (*given, f"runner.cuda_graphs={str(cuda_graphs is OnOff.ON).lower()}")
+    return Options(device, names, rounds, given, seed)
 
 
 def _place(output_dir: str) -> Path:

@@ -111,13 +111,21 @@ LAYERS = (
         "kernels",
         under(
             "runner/kernels",
-            "attention cpu_layers encoder kvcache merge model noise program sample speculation sync_watch",
+            "attention attention_choice cpu_layers decode_inputs encoder geometry kvcache merge model noise program "
+            "sample sdpa_attention speculation sync_watch varlen_attention",
         ),
         libraries=("torch", "transformers"),
         own=(
             *("runner.core", "runner.models", "runner.config", "runner.commands", "runner.slot_state"),
             *("runner.kernels", "runner.weights", "runner.spans", "runner.sync_check"),
         ),
+        never=("suite", "runner.engine", "runner.executor", "runner.inputs", "runner.scheduler"),
+    ),
+    Layer(
+        "kernels in Triton",
+        under("runner/kernels", "triton_attention triton_inputs"),
+        libraries=("torch", "triton"),
+        own=("runner.core", "runner.kernels", "runner.config", "runner.commands"),
         never=("suite", "runner.engine", "runner.executor", "runner.inputs", "runner.scheduler"),
     ),
     Layer(
