@@ -119,8 +119,8 @@ class StepListRecord(_Frozen):
     """Of a run whose traffic is a list of steps. `hash` is of what each computes.
 
     `lead_in`: steps [first, end) that only bring rows as far as decoding. `commands`: for each kind of the
-    other steps a digest of the arm's compiled commands; two arms with the same one do the same there.
-    `difference`: where the run left its list; None where it kept to it.
+    other steps a digest of the arm's compiled commands; two arms with the same one do the same there. Empty
+    where that cannot be told beforehand. `difference`: where the run left its list; None where it kept to it.
     """
 
     hash: str

@@ -111,8 +111,8 @@ LAYERS = (
         "kernels",
         under(
             "runner/kernels",
-            "attention attention_choice cpu_layers decode_inputs encoder geometry kvcache merge model noise program "
-            "sample sdpa_attention speculation sync_watch varlen_attention",
+            "attention attention_choice cpu_layers decode_inputs encoder geometry kvcache merge model noise "
+            "program sample sdpa_attention speculation sync_watch varlen_attention",
         ),
         libraries=("torch", "transformers"),
         own=(

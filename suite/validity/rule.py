@@ -86,7 +86,8 @@ _CORRECTNESS = (
         "other-steps",
         "a run of a list of steps takes exactly those: how many, the rows, tokens and images of each",
         "raise runner.max_num_seqs, runner.num_blocks, runner.num_encoder_slots or runner.num_resident_rows: "
-        "an async arm gives back what a request held one step after it ended",
+        "an async arm gives back what a request held one step after it ended. Record runs whose requests end "
+        "by their length: one that a token ends takes a step more under async",
     ),
     Rule(
         "tokens-counted",

@@ -334,6 +334,18 @@ def test_where_both_arms_run_the_same_commands_there_is_no_ratio() -> None:
     assert line_of(lines, "flag upload", "mixed").value == pytest.approx(1.0)
 
 
+def test_arms_whose_commands_are_not_known_beforehand_are_compared() -> None:
+    runs, steps = joined(runs_of("async-rows", 10, 30), runs_of("sync-rows", 12, 36))
+    unknown = [
+        run.model_copy(update={"step_list": run.step_list.model_copy(update={"commands": {}})})
+        for run in runs
+        if run.step_list is not None
+    ]
+    lines = table_of((unknown, steps))
+    assert line_of(lines, "overlap").value == pytest.approx(10 / 12)
+    assert {line.kind for line in lines} == {"decode", "mixed"}
+
+
 def test_an_arm_that_was_not_run_is_named() -> None:
     lines = table_of(runs_of("async-rows", 10, 30))
     assert {line.reason for line in lines if line.name == "overlap"} == {

@@ -297,3 +297,37 @@ def test_a_relative_folder_is_taken_from_the_scenario(recorded: Path, tmp_path: 
     case = planned(tmp_path, REPLAY.format(folder="results", run="run-gated"))
     steps = case.case.scenario.traffic.steps
     assert isinstance(steps, RecordedRun) and Path(steps.recorded) == recorded.resolve()
+
+
+def test_a_recorded_schedule_longer_than_the_timeout_is_no_hindrance(tmp_path: Path) -> None:
+    """Steps follow one another whatever the clock said when they were recorded."""
+    slow = REQUESTS.replace("{kind: closed_loop, concurrency: 3}", "{kind: constant, rate: 10}")
+    folder = new_folder(tmp_path, slow, "requests")
+    (record,) = serve_runs(planned(tmp_path, slow), folder.path, once(["refresh"]))
+    folder.append_run(record)
+    text = REPLAY.format(folder=folder.path, run="run-refresh") + "timeout_s: 0.4\n"
+    case = planned(tmp_path, text, "replay")
+    (again,) = serve_runs(case, new_folder(tmp_path, text, "replay").path, once(["gated"]))
+    assert again.status is Status.COMPLETED, again.failure
+    assert again.step_list is not None and again.step_list.difference is None
+    assert again.step_list.commands
+
+
+def test_where_tokens_end_requests_commands_are_not_told_beforehand(tmp_path: Path) -> None:
+    """The model chooses the stop token at a step that nothing but the model knows."""
+    requests = REQUESTS.replace("output_tokens: {uniform: [3, 6]}", "output_tokens: 6")
+    plain = new_folder(tmp_path, requests, "plain")
+    (first,) = serve_runs(planned(tmp_path, requests), plain.path, once(["refresh"]))
+    plain.append_run(first)
+    outputs = load_run(plain.path).request_records("run-refresh")
+    stop = next(request.output_ids[1] for request in outputs if len(set(request.output_ids[:2])) == 2)
+    ending = requests.replace("arrivals:", f"sampling: {{stop_token_ids: [{stop}]}}\n  arrivals:")
+    folder = new_folder(tmp_path, ending, "ending")
+    (second,) = serve_runs(planned(tmp_path, ending), folder.path, once(["refresh"]))
+    folder.append_run(second)
+    found = load_run(folder.path).request_records("run-refresh")
+    assert any(request.finish_reason == "stop" for request in found)
+    text = REPLAY.format(folder=folder.path, run="run-refresh")
+    (again,) = serve_runs(planned(tmp_path, text, "again"), plain.path, once(["fused"]))
+    assert again.step_list is not None and again.step_list.difference is None
+    assert again.step_list.commands == {}
