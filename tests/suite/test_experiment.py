@@ -137,6 +137,7 @@ def test_a_worker_that_dies_fails_its_run_with_its_last_words_and_the_others_go_
     assert records[2].metrics["output_throughput"].reason == failure.message
     first, _, last = workers(records)
     assert first != last
+    assert [record.warnings for record in records] == [(), (), (), (experiment_module.COLD,)]
 
 
 def test_an_exit_code_is_told(make):
