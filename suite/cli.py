@@ -721,6 +721,8 @@ def main() -> None:
         app(prog_name="suite")
     except SystemExit as leaving:
         code = leaving.code
+    except KeyboardInterrupt:
+        code = EXIT_INTERRUPTED
     except OSError as error:
         if error.filename is not None or error.errno not in _REFUSED:
             raise

@@ -43,7 +43,7 @@ from suite.record import RunRecord
 from suite.resume import Given, begin_again, reopen
 from suite.scenario import expand as expand_cases
 from suite.scenario import load_scenario
-from suite.store import RunFolder, load_run, write_file
+from suite.store import RunFolder, check_is_run, load_run, write_file
 from suite.summary import ArmSummary, summarise
 
 EXIT_USAGE = 2
@@ -93,7 +93,7 @@ def run(
 
 def resume(run_dir: Path, given: Given, screen: Screen, is_strict: bool = False) -> int:
     """Finish an experiment that was interrupted or killed, in its own folder."""
-    load_run(run_dir)  # what is no run folder is told as such
+    check_is_run(run_dir)
     with writing(run_dir):
         resumed = reopen(run_dir, given, capture(sys.argv[1:]))
         console = make_progress_console(sys.stderr)

@@ -45,6 +45,8 @@ OPEN_TIMEOUT_S = 300.0
 CHECK_TIMEOUT_S = 600.0
 """The oracle's own forwards; they are no part of a run's time, nor of its timeout."""
 
+COLD = "a round was made by a fresh worker, in the place of one that had failed: no run had warmed it up"
+
 EXIT_FINE = 0
 EXIT_WRONG = 1
 EXIT_INTERRUPTED = 130
@@ -147,7 +149,7 @@ class Experiment:
         first = len(self.records)
         needed = pace.needed(self._schedule(planned), lambda: self.records[first:])
         pending = self._undone(needed)
-        run = next(pending, None)
+        run, is_cold = next(pending, None), False
         while run is not None and not self._stop.is_requested:
             with WorkerProcess(self._worker_command, lambda: self._stop.is_requested) as worker:
                 failure = self._open(worker, planned)
@@ -156,8 +158,9 @@ class Experiment:
                     return
                 can_go_on = True
                 while run is not None and can_go_on and not self._stop.is_requested:
-                    can_go_on = self._run_arm(worker, planned, run) and not _is_alone(planned, run)
-                    run = next(pending, None)
+                    can_go_on = self._run_arm(worker, planned, run, is_cold) and not _is_alone(planned, run)
+                    run, is_cold = next(pending, None), False
+            is_cold = not planned.is_isolated
         if pace.stopped is not None:
             self.stopped.append(f"{planned.title}: {pace.stopped}")
 
@@ -204,8 +207,11 @@ class Experiment:
         self._on_device(reply.device)
         return None
 
-    def _run_arm(self, worker: WorkerProcess, planned: PlannedCase, run: PlannedRun) -> bool:
-        """One run and its record; False where its worker can take no other."""
+    def _run_arm(self, worker: WorkerProcess, planned: PlannedCase, run: PlannedRun, is_cold: bool) -> bool:
+        """One run and its record; False where its worker can take no other.
+
+        `is_cold`: nothing has warmed this worker up, where others were.
+        """
         self._observer.run_started(planned, run)
         command = RunArm(
             run_id=run.run_id,
@@ -229,7 +235,10 @@ class Experiment:
             worker.kill()
             self._add(planned, self._lost(planned, run, time.monotonic() - begin, gone))
             return False
-        self._add(planned, reply.record)
+        record = reply.record
+        if is_cold and run.is_of_round:
+            record = record.model_copy(update={"warnings": (*record.warnings, COLD)})
+        self._add(planned, record)
         return not reply.is_leaving
 
     def _await_finish(self, worker: WorkerProcess, planned: PlannedCase, run: PlannedRun) -> Finished:

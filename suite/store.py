@@ -485,7 +485,7 @@ def stored_records(path: Path, run_id: str) -> tuple[list[RequestRecord], list[S
 
 def load_run(path: Path) -> LoadedRun:
     """Open a run folder, complete or not. SuiteError where it is none or was written otherwise."""
-    _check_is_run(path)
+    check_is_run(path)
     warnings: list[str] = []
     config = _config_or_warning(path, warnings)
     summary = _read_json(path / SUMMARY, warnings)
@@ -510,7 +510,8 @@ def load_run(path: Path) -> LoadedRun:
     )
 
 
-def _check_is_run(path: Path) -> None:
+def check_is_run(path: Path) -> None:
+    """SuiteError where a path is not the folder of a run."""
     with path_errors(path):
         if not (path / CONFIG).is_file() and not (path / RUNS).is_file():
             raise SuiteError(f"{path} is not the folder of a run: it has no {CONFIG}")

@@ -242,6 +242,9 @@ def test_a_file_cut_short_is_told_by_name_and_all_the_rest_is_shown(finished, pa
             assert [text for text in told if DAMAGE[pattern] in text], told
         assert finished.run("report", folder) == 0, finished.said
         assert "Traceback" not in finished.said and (folder / "report.html").stat().st_size > 10_000
+        findings = json.loads((folder / "summary.json").read_text())["findings"]
+        about_tables = [finding for finding in findings if finding["rule"] == "tables-damaged"]
+        assert len(about_tables) == (pattern.startswith(("steps", "requests"))), findings
     finally:
         file.write_bytes(content)
 
