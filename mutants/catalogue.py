@@ -16,6 +16,7 @@ from mutants import (
     planning,
     sampling,
     traffic,
+    validity,
 )
 from mutants.mutant import Mutant
 
@@ -29,5 +30,8 @@ def by_name(mutants: Iterable[Mutant]) -> Mapping[str, Mutant]:
     return MappingProxyType(named)
 
 
-_PARTS = (planning, host_half, device_half, sampling, drafts, caching, checking, measuring, micro, traffic)
+_PARTS = (
+    *(planning, host_half, device_half, sampling, drafts, caching, checking, measuring, micro),
+    *(traffic, validity),
+)
 CATALOGUE = by_name(mutant for part in _PARTS for mutant in part.MUTANTS)
