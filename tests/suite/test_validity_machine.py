@@ -86,6 +86,14 @@ def test_a_process_that_is_not_ours_is_counted_as_foreign_and_one_that_is_as_our
             assert found.foreign_s >= 0.5 * used_s and found.own_s <= 0.2
 
 
+def test_a_system_that_does_not_let_itself_be_counted_leaves_the_load_unknown(monkeypatch):
+    def refuse(percpu):
+        raise PermissionError("/proc/stat")
+
+    monkeypatch.setattr(psutil, "cpu_times", refuse)
+    assert CpuMeter(lambda: []).use() is None and rules(cpu=None) == []
+
+
 class FakeNvml:
     """A driver that says what it is told to. Names and numbers as in nvml.h."""
 
