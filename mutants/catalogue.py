@@ -21,6 +21,7 @@ from mutants import (
     planning,
     sampling,
     traffic,
+    validity,
 )
 from mutants.mutant import Mutant
 
@@ -50,5 +51,6 @@ _PARTS = (
     keeping,
     comparing,
     figures,
+    validity,
 )
 CATALOGUE = by_name(mutant for part in _PARTS for mutant in part.MUTANTS)

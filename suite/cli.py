@@ -36,6 +36,7 @@ class Kind(StrEnum):
     ARMS = "arms"
     DEVICES = "devices"
     METRICS = "metrics"
+    RULES = "rules"
 
 
 class Instrument(StrEnum):
@@ -443,7 +444,7 @@ def list_known(
     kind: Annotated[Kind | None, typer.Argument(help="Everything where not given.")] = None,
     is_json: Json = False,
 ) -> None:
-    """List the scenarios, models, arms, devices or metrics there are."""
+    """List the scenarios, models, arms, devices, metrics or rules of validity there are."""
     from suite import commands
 
     kinds = [kind.value] if kind else [known.value for known in Kind]

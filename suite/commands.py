@@ -12,7 +12,7 @@ from runner.core import RunnerError
 from runner.device.base import DEVICE_KINDS
 from runner.models import ALL_MODELS, get_model
 from suite.arms import arm_lines, named_arm
-from suite.checks import has_wrong_accounts
+from suite.checks import RULES, has_wrong_accounts
 from suite.cost import CostLimits, CostSchedule, cost_document, cost_plan
 from suite.environment import DeviceFacts, capture
 from suite.errors import SuiteError
@@ -47,7 +47,7 @@ from suite.store import RunFolder, check_is_run, load_run, write_file
 from suite.summary import ArmSummary, summarise
 
 EXIT_USAGE = 2
-KINDS = ("scenarios", "models", "arms", "devices", "metrics")
+KINDS = ("scenarios", "models", "arms", "devices", "metrics", "rules")
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,6 +393,11 @@ def _known(kind: str) -> dict[str, str]:
             "cuda": "a GPU, on real streams (the default where there is one)",
         }
         return {name: texts.get(name, "") for name in DEVICE_KINDS}
+    if kind == "rules":
+        return {
+            name: f"[{'timing' if rule.is_timing else 'correctness'}] {rule.text}"
+            for name, rule in RULES.items()
+        }
     return {
         name: f"[{definition.unit}, {definition.better}] {definition.text}"
         for name, definition in DEFINITIONS.items()

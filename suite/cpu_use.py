@@ -41,12 +41,14 @@ class CpuMeter:
         self._own_before = self._own_s()
         self._before = self._counts()
 
-    def use(self) -> CpuUse:
-        after = self._counts()
+    def use(self) -> CpuUse | None:
+        """None where this system does not let itself be counted."""
+        before, after = self._before, self._counts()
+        if before is None or after is None:
+            return None
         own = self._own_s()
         # Of a process that is new its whole time; one that has gone cannot be asked, and counts as foreign.
         own_s = sum(max(0.0, used - self._own_before.get(pid, 0.0)) for pid, used in own.items())
-        before = self._before
         stolen = (
             None if after.stolen_s is None or before.stolen_s is None else after.stolen_s - before.stolen_s
         )
@@ -58,8 +60,11 @@ class CpuMeter:
             stolen_s=None if stolen is None else max(0.0, stolen),
         )
 
-    def _counts(self) -> _Counts:
-        cores = psutil.cpu_times(percpu=True)
+    def _counts(self) -> _Counts | None:
+        try:
+            cores = psutil.cpu_times(percpu=True)
+        except (OSError, RuntimeError, NotImplementedError, psutil.Error):
+            return None
         mine = [cores[index] for index in self._cores if index < len(cores)]
         busy_s = sum(getattr(core, name, 0.0) for core in mine for name in _BUSY)
         has_steal = all(hasattr(core, "steal") for core in mine)
@@ -84,5 +89,9 @@ def _usable_cores() -> tuple[int, ...]:
 
 def _own_processes() -> list[psutil.Process]:
     me = psutil.Process()
-    parent = me.parent()
-    return [me, *me.children(recursive=True), *([parent] if parent is not None else [])]
+    found = [me]
+    with contextlib.suppress(OSError, psutil.Error):
+        parent = me.parent()
+        found += me.children(recursive=True)
+        found += [parent] if parent is not None else []
+    return found

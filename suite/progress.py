@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Self, TextIO, cast
@@ -22,6 +22,7 @@ from rich.text import Text
 
 from suite.answer_table import print_answers
 from suite.bill import text_lines
+from suite.checks import Finding
 from suite.metrics import CACHING_OFF, NO_GATES, SPECULATION_OFF
 from suite.plan import Plan, PlannedCase, PlannedRun
 from suite.protocol import Progress
@@ -292,11 +293,22 @@ def print_results(console: Console, published: Published) -> None:
         console.print(f"skipped {name}: {reason}")
     for text in published.warnings:
         console.print(f"warning: {text}")
-    for finding in dict.fromkeys((f.rule, f.message, f.remedy) for f in published.findings):
-        console.print(f"INVALID ({finding[0]}): {finding[1]}; {finding[2]}")
+    for text in _findings(published.findings):
+        console.print(text)
     if published.is_interrupted:
         console.print("interrupted: these are partial results")
     console.print(f"report: {published.report}")
+
+
+def _findings(findings: Sequence[Finding]) -> Iterable[str]:
+    """A line for each rule that was broken: what the first run of it showed stands for all."""
+    rules: dict[str, list[Finding]] = {}
+    for finding in findings:
+        rules.setdefault(finding.rule, []).append(finding)
+    for rule, found in rules.items():
+        num_more = len({finding.run_id for finding in found}) - 1
+        more = f" (and {num_more} more {'run' if num_more == 1 else 'runs'} like it)" if num_more else ""
+        yield f"INVALID ({rule}): {found[0].message}{more}; {found[0].remedy}"
 
 
 def _print_arms(console: Console, arms: Sequence[ArmSummary]) -> None:

@@ -220,7 +220,7 @@ class _Outcome:
     waits: tuple[str, ...]  # silent ones, where they were looked for
     decision: Decision | None
     failure: Failure | None
-    cpu: CpuUse
+    cpu: CpuUse | None
     gpu: GpuUse | None
 
 

@@ -309,10 +309,14 @@ def why_no_steps(one: Series, reason: str) -> str:
 
 
 def middle_run(one: Series) -> MeasuredRun:
-    """The round whose output throughput is the (lower) median; the first where none has one."""
-    rates = [(value, run) for run in one.runs if (value := _rate(run)) is not None]
+    """The valid round whose output throughput is the (lower) median, of all where none is valid.
+
+    The first where none has a throughput.
+    """
+    runs = one.valid_runs or one.runs
+    rates = [(value, run) for run in runs if (value := _rate(run)) is not None]
     if not rates:
-        return one.runs[0]
+        return runs[0]
     rates.sort(key=lambda pair: pair[0])
     return rates[(len(rates) - 1) // 2][1]
 
@@ -356,7 +360,7 @@ def _batch_caption(one: Series, run: MeasuredRun, max_points: int) -> str:
     count = len(run.steps)
     text = f"n = {plural(count, 'step')} of {round_label(run.record)}"
     if len(one.runs) > 1:
-        text += f", the one of median throughput among {len(one.runs)}"
+        text += f", the one of median throughput among {len(one.valid_runs or one.runs)}"
     text += ". A decode is one token of a step; image rows are part of the prefill tokens."
     group = _group_size(count, max_points)
     if group > 1:

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from suite.comparison import Comparison
-from suite.metrics import STEP_KINDS
+from suite.metrics import STEP_KINDS, least_samples
 from suite.ratios import factor
 from suite.record import Status, TokenVerdict
 from suite.report.comparison_text import METRIC_WORDS
@@ -154,11 +154,17 @@ def metric_cell(one: Series, metrics: Sequence[tuple[str, str]]) -> Cell:
         unit = "" if unit == name else unit  # "64 steps" under the heading "Steps"
         value = median(values)
         shown = f"{word} {quantity(value, unit)}".lstrip()
-        lines.append(Line(shown, value, spread(values, unit)))
+        lines.append(Line(shown, value, spread(values, unit) + _thin(one, name)))
     n = sample_count(len(values), "round")
     if unit == "ms":
         n += f", {plural(sum(found.num_samples for found in one.metrics(name)), 'sample')}"
     return Cell((*lines, Line("", note=n)), is_number=True)
+
+
+def _thin(one: Series, name: str) -> str:
+    """What to know of a percentile beyond which no sample of some round can lie."""
+    fewest = min(found.num_samples for found in one.metrics(name) if found.value is not None)
+    return f"; of {fewest} samples, near the maximum" if fewest < least_samples(name) else ""
 
 
 def speed_cell(one: Series, metrics: Sequence[tuple[str, str]]) -> Cell:

@@ -19,7 +19,7 @@ FAULT = "a fault of the program: please report it with the run folder"
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`is_timing`: what it finds casts doubt on the times, not on the tokens or the accounts.
+    """`text` says what must hold. `is_timing`: what it finds casts doubt on the times, not on the tokens or the accounts.
 
     `is_of_run`: a run that breaks it enters no figure. Else what it finds is about all rounds of an arm, and
     says nothing against the run it stands at.
@@ -46,7 +46,7 @@ class Finding:
 _CORRECTNESS = (
     Rule(
         "run-failed",
-        "the run ended before all its requests did",
+        "every run comes to its end",
         "see the failure's detail; the times of such a run enter no statistic",
     ),
     Rule(
@@ -56,23 +56,23 @@ _CORRECTNESS = (
     ),
     Rule(
         "tokens-wrong",
-        "an output token is not the model's own choice, or more are ties than rounding explains "
+        "every output token is the model's own choice, and no more are ties than rounding explains "
         "(negative controls excepted)",
         "find the cause with `check` on the same scenario; a wrong arm gets no speed verdict",
     ),
     Rule(
         "tokens-unchecked",
-        "no output token was held against the oracle",
+        "output tokens are held against the oracle",
         "let at least one request complete",
     ),
     Rule(
         "logprobs-wrong",
-        "a log-probability is not the model's own (negative controls excepted)",
+        "every log-probability is the model's own (negative controls excepted)",
         "find the cause with `check` on the same scenario: the tokens may be right and the logits not",
     ),
     Rule(
         "requests-failed",
-        "a request got no or not all of its tokens",
+        "every request gets all of its tokens",
         "mend the requests the report lists, or the limits they exceed",
     ),
     Rule("requests-conserved", "requests in = completed + failed + running, each of them once", FAULT),
@@ -173,14 +173,14 @@ _TIMING = (
     ),
     Rule(
         "too-few-rounds",
-        f"fewer than {MIN_ROUNDS} rounds were measured, so that no spread can be seen",
+        f"at least {MIN_ROUNDS} rounds are measured, so that a spread can be seen",
         f"use --rounds {MIN_ROUNDS} or more",
         is_timing=True,
         is_of_run=False,
     ),
     Rule(
         "drift",
-        "over the rounds of an arm a figure has no trend of 3 % or more (slope of its logarithm, p < 0.01)",
+        "over the rounds of an arm no figure that decides has a trend of 3 % or more (slope of its logarithm, p < 0.01)",
         "warm up for longer (warmup_rounds), let the machine settle, and run again; ratios of arms in the "
         "same rounds are hurt less than the figures themselves",
         is_timing=True,

@@ -198,7 +198,9 @@ def test_expand_shows_each_case_of_a_sweep(scenario):
 def test_list_names_what_options_and_scenarios_may_use(monkeypatch):
     monkeypatch.chdir(ROOT)
     everything = json.loads(invoke("list", "--json").stdout)
-    assert set(everything) == {"scenarios", "models", "arms", "devices", "metrics"}
+    assert set(everything) == {"scenarios", "models", "arms", "devices", "metrics", "rules"}
+    assert everything["rules"]["foreign-load"].startswith("[timing] other processes use at most")
+    assert everything["rules"]["littles-law"].startswith("[correctness] mean number")
     assert set(everything["arms"]) == set(ARMS) and set(everything["models"]) == set(ALL_MODELS)
     assert set(everything["metrics"]) == set(DEFINITIONS)
     assert "scenarios/smoke.yaml" in everything["scenarios"]

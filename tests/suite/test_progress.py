@@ -187,15 +187,18 @@ def test_no_color_is_respected(tmp_path, monkeypatch):
 
 def test_skipped_doubted_and_interrupted_are_told(tmp_path):
     finding = Finding("r0", "off-schedule", "late by 3 s", "leave a core", True)
+    more = [Finding(f"r{i}", "foreign-load", f"{i} % busy", "wait", True) for i in (50, 51, 52)]
     text = printed(
         tmp_path,
         [make_run([make_request()])],
-        findings=(finding, finding),
+        findings=(finding, finding, *more),
         skipped=(("gpu", "needs a CUDA device"),),
         warnings=("runs.jsonl, line 3: cut short, left out",),
         is_interrupted=True,
     )
     assert text.count("INVALID (off-schedule): late by 3 s; leave a core") == 1
+    assert text.count("foreign-load") == 1
+    assert "INVALID (foreign-load): 50 % busy (and 2 more runs like it); wait" in text
     assert "skipped gpu: needs a CUDA device" in text
     assert "warning: runs.jsonl, line 3" in text
     assert "interrupted: these are partial results" in text

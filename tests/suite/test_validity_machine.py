@@ -86,6 +86,14 @@ def test_a_process_that_is_not_ours_is_counted_as_foreign_and_one_that_is_as_our
             assert found.foreign_s >= 0.5 * used_s and found.own_s <= 0.2
 
 
+def test_a_system_that_does_not_let_itself_be_counted_leaves_the_load_unknown(monkeypatch):
+    def refuse(percpu):
+        raise PermissionError("/proc/stat")
+
+    monkeypatch.setattr(psutil, "cpu_times", refuse)
+    assert CpuMeter(lambda: []).use() is None and rules(cpu=None) == []
+
+
 class FakeNvml:
     """A driver that says what it is told to. Names and numbers as in nvml.h."""
 
@@ -247,7 +255,7 @@ def test_a_driver_that_cannot_be_opened_is_told_and_nothing_more():
 
 def test_a_clock_below_that_of_the_cases_other_runs_makes_the_slow_runs_invalid():
     """Also where the arms differ: they are compared. Another case may run at another clock."""
-    clocks = {"a0": ("a", 1980), "a1": ("a", 1890), "b0": ("b", 1870), "b1": ("b", 1980), "odd": ("a", None)}
+    clocks = {"a0": ("a", 1980), "a1": ("a", 1890), "b0": ("b", 1870), "b1": ("b", 1870), "odd": ("a", None)}
     runs = [
         make_run(REQUESTS, run_id=name, arm=arm, gpu=GpuUse(name="GPU", sm_clock_mhz=mhz))
         for name, (arm, mhz) in clocks.items()
@@ -255,4 +263,5 @@ def test_a_clock_below_that_of_the_cases_other_runs_makes_the_slow_runs_invalid(
     other = make_run(REQUESTS, run_id="c0", case_id="c" * 16, gpu=GpuUse(name="GPU", sm_clock_mhz=900))
     found = check_runs([*runs, other], lambda _: REQUESTS, lambda _: [])
     slow = [(one.run_id, one.message) for one in found if one.rule == "gpu-clocks"]
-    assert slow == [("b0", "the GPU ran at 1870 MHz; in another run of the case it had 1980 MHz")]
+    told = "the GPU ran at 1870 MHz; in another run of the case it had 1980 MHz"
+    assert slow == [("b0", told), ("b1", told)]

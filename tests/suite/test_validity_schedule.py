@@ -117,6 +117,17 @@ def test_a_batch_that_never_settles_is_not_steady_and_one_that_does_is():
     assert message == "the batch never settled: the last 8 steps have from 2 to 9 rows"
     assert timing(request, batch([1, 2, 4, *[8] * 20]), settles="batch") == []
     assert timing(request, uneven) == []
+    assert timing(request, uneven[:31], settles="batch") == [], "too short to ask"
+
+
+def test_prompts_of_one_token_that_keep_all_places_full_are_steady():
+    """None ever decodes, so that the steps alone do not tell that anyone has left."""
+    requests = [make_request("a", first_ms=0, token_ms=[10], num_prompt_tokens=8)]
+    steps = [make_step(i, 10 * i, 10 * i + 10, "prefill", num_rows=8) for i in range(40)]
+    assert timing(requests, steps, settles="batch") == []
+    still_running = [make_request("a", first_ms=0, token_ms=[400], num_prompt_tokens=8)]
+    ((rule, message),) = timing(still_running, steps, settles="batch")
+    assert rule == "not-steady" and "none has left" in message
 
 
 @pytest.mark.parametrize(
