@@ -14,6 +14,7 @@ from mutants import (
     measuring,
     micro,
     planning,
+    reporting,
     sampling,
     traffic,
 )
@@ -29,5 +30,17 @@ def by_name(mutants: Iterable[Mutant]) -> Mapping[str, Mutant]:
     return MappingProxyType(named)
 
 
-_PARTS = (planning, host_half, device_half, sampling, drafts, caching, checking, measuring, micro, traffic)
+_PARTS = (
+    planning,
+    host_half,
+    device_half,
+    sampling,
+    drafts,
+    caching,
+    checking,
+    measuring,
+    micro,
+    traffic,
+    reporting,
+)
 CATALOGUE = by_name(mutant for part in _PARTS for mutant in part.MUTANTS)
