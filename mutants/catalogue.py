@@ -19,6 +19,7 @@ from mutants import (
     measuring,
     micro,
     planning,
+    reporting,
     sampling,
     traffic,
     validity,
@@ -52,5 +53,6 @@ _PARTS = (
     comparing,
     figures,
     validity,
+    reporting,
 )
 CATALOGUE = by_name(mutant for part in _PARTS for mutant in part.MUTANTS)

@@ -446,6 +446,14 @@ class LoadedRun:
         """A row a request, by column of RequestRecord and its latencies; no rows as for steps."""
         return _frame(self._readable(REQUESTS, run_id))
 
+    def micro(self) -> Mapping[str, Any]:
+        """The document of write_micro; empty where there is none. SuiteError for one that is damaged."""
+        path, faults = self.path / MICRO, list[str]()
+        found = _read_json(path, faults) if path.is_file() else {}
+        if faults:
+            raise SuiteError(faults[0])
+        return found or {}
+
     def ceilings(self) -> Mapping[str, Any]:
         """The document of write_ceilings; empty where there is none. SuiteError for one that is damaged."""
         path, faults = self.path / CEILINGS, list[str]()

@@ -166,7 +166,10 @@ LAYERS = (
             *under("suite", "answer_table trace_demand turns weighted"),
             *under("suite", "logprob_check prefix_demand prompt_drawing record sampling scenario"),
             *under("suite", "scenario_source schema store summary token_case torch_file traffic"),
-            *under("suite", "child_environment instrumented_runs kept_ceilings step_costs worker_process"),
+            *under(
+                "suite",
+                "child_environment instrumented_runs kept_ceilings kept_span_costs step_costs worker_process",
+            ),
             *under("suite", "workload yaml_source"),
             *under("suite", "comparison cpu_use goodput gpu_use pace resume vllm_requests"),
             *under("suite/validity", "accounts machine nesting rounds rule schedule steadiness tokens"),

@@ -153,8 +153,9 @@ def _of_flags(scenario: ScenarioData) -> Point:
         return Point(_FLAG, " ".join(map(_told_of_line, attributed)))
     if counted := _uploads_flags(scenario):
         return Point(_FLAG, f"{counted} {_HOW}", "doubt", _command(scenario))
-    if scenario.measured and _counts_bytes(scenario):
-        return Point(_FLAG, "No arm uploads flags: no request brings embeddings.")
+    if _counts_bytes(scenario):
+        why = "" if _has_supplied_rows(scenario) else ": no request brings embeddings"
+        return Point(_FLAG, f"No arm uploads flags here{why}.")
     return Point(_FLAG, f"Not measured. {_HOW}", "doubt", _command(scenario))
 
 
@@ -227,11 +228,19 @@ def _percent(share: float) -> str:
 
 
 def _counts_bytes(scenario: ScenarioData) -> bool:
-    return any(name.startswith("bytes.") for one in scenario.measured for name in _columns(one))
+    """Whether any step was recorded with its bytes."""
+    return any(
+        len(run.steps) and any(str(name).startswith("bytes.") for name in run.steps)
+        for one in scenario.measured
+        for run in one.runs
+    )
 
 
-def _columns(one: Series) -> Iterable[str]:
-    return (str(name) for run in one.runs for name in run.steps)
+def _has_supplied_rows(scenario: ScenarioData) -> bool:
+    frames = [run.requests for one in scenario.measured for run in one.runs]
+    return any(
+        "num_supplied_tokens" in frame and (frame["num_supplied_tokens"] > 0).any() for frame in frames
+    )
 
 
 def _uploads_flags(scenario: ScenarioData) -> str:

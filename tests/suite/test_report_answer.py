@@ -141,7 +141,7 @@ def without_bills(scenario: ScenarioData) -> ScenarioData:
 
 def test_a_flag_upload_that_was_not_measured_says_so_and_gives_the_command(arms: ScenarioData) -> None:
     point = by_label(replace(without_bills(arms), file="scenarios/mine.yaml"))["Flag upload"]
-    assert point.text == "No arm uploads flags: no request brings embeddings."  # in these made-up steps
+    assert point.text == "No arm uploads flags here: no request brings embeddings."
     loaded = fabricate.loaded(arms=("refresh",), num_rounds=2)
     for frame in loaded.step_frames.values():
         frame["bytes.is_token_ids"] = 8
