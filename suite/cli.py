@@ -59,6 +59,12 @@ class Form(StrEnum):
     PERFETTO = "perfetto"
 
 
+class ReportForm(StrEnum):
+    HTML = "html"
+    MARKDOWN = "markdown"
+    JSON = "json"
+
+
 class Commands(typer.core.TyperGroup):
     """A user's mistake ends any command with one message and no traceback."""
 
@@ -329,12 +335,27 @@ def list_known(
 @app.command()
 def report(
     run_dir: RunDir,
+    form: Annotated[
+        ReportForm | None,
+        typer.Option(
+            "--format",
+            help="html: the page, in the folder; markdown: for a pull request; json: the summary.",
+            show_default="html",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Write it there instead.", metavar="FILE", show_default=False),
+    ] = None,
     is_json: Json = False,
 ) -> None:
     """Make the summary and the report of a run folder anew."""
     from suite import commands
 
-    _leave(commands.report(run_dir, _screen(is_json)))
+    if is_json and form not in (None, ReportForm.JSON):
+        raise SuiteError(f"--json and --format {form}: give one of them")
+    chosen = ReportForm.JSON if is_json else form or ReportForm.HTML
+    _leave(commands.report(run_dir, chosen.value, output, _screen(is_json)))
 
 
 @app.command()

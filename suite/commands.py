@@ -40,7 +40,7 @@ from suite.publish import Published, publish
 from suite.record import RunRecord
 from suite.scenario import expand as expand_cases
 from suite.scenario import load_scenario
-from suite.store import RunFolder
+from suite.store import RunFolder, write_file
 from suite.summary import ArmSummary, summarise
 
 EXIT_USAGE = 2
@@ -213,11 +213,31 @@ def expand(paths: Sequence[Path], options: Options, screen: Screen) -> int:
     return EXIT_FINE
 
 
-def report(path: Path, screen: Screen) -> int:
-    """The summary and the page of a run folder, made anew from its records."""
+def report(path: Path, form: str, output: Path | None, screen: Screen) -> int:
+    """The summary and the page of a run folder, made anew; shown, or written to `output`, as `form` says."""
+    if output is not None and not output.parent.is_dir():
+        raise SuiteError(f"--output {output}: {output.parent} is no directory; make it first")
     published = publish(path)
-    _show_results(published, screen)
+    text = _formed(published, form)
+    if output is not None:
+        kept = write_file(output, text.encode("utf-8", "backslashreplace"))
+        make_progress_console(sys.stderr).print(f"kept in {kept}")
+    elif form == "html":
+        print_results(make_console(sys.stdout), published)
+    else:
+        print(text, end="", file=sys.stdout, flush=True)
     return EXIT_FINE
+
+
+def _formed(published: Published, form: str) -> str:
+    if form == "html":
+        return published.report.read_text(encoding="utf-8")
+    if form == "json":
+        return json.dumps(published.document(), ensure_ascii=False, allow_nan=False, indent=2) + "\n"
+    from suite.report import markdown
+
+    assert published.data is not None
+    return markdown.render(published.data)
 
 
 def _show_results(published: Published, screen: Screen) -> None:

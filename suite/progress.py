@@ -20,6 +20,7 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
 
+from suite.answer_table import print_answers
 from suite.bill import text_lines
 from suite.metrics import CACHING_OFF, SPECULATION_OFF
 from suite.plan import Plan, PlannedCase, PlannedRun
@@ -27,7 +28,6 @@ from suite.protocol import Progress
 from suite.publish import Published
 from suite.record import LogprobVerdict, RunRecord, Status, TokenVerdict
 from suite.report.attribution_tables import lines as attribution_lines
-from suite.report.comparison_text import sentences
 from suite.report.wording import number
 from suite.summary import ArmSummary
 
@@ -273,8 +273,9 @@ def print_results(console: Console, published: Published) -> None:
             console.print(line)
     for text in attribution_lines(published.attribution):
         console.print(text)
-    for text in sentences(published.comparisons):
-        console.print(text)
+    if published.data is not None:
+        print_answers(console, published.data.scenarios)
+        console.print()
     for name, reason in published.skipped:
         console.print(f"skipped {name}: {reason}")
     for text in published.warnings:

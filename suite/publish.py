@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from suite.arms import named_arm
 from suite.attribution import Line, attribution
@@ -17,6 +18,9 @@ from suite.instrumented_runs import costs_by_arm
 from suite.record import RunRecord
 from suite.store import RunFolder, load_run
 from suite.summary import ArmSummary, summarise, to_csv, to_document
+
+if TYPE_CHECKING:
+    from suite.report.data import ReportData
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,7 @@ class Published:
     bills: tuple[ArmBill, ...] = ()
     comparisons: tuple[Comparison, ...] = ()
     attribution: tuple[Line, ...] = ()
+    data: ReportData | None = None  # what the page was made of
     summary: Mapping[str, object] = field(default_factory=dict)  # what summary.json holds
 
     def document(self) -> dict[str, object]:
@@ -68,7 +73,8 @@ def publish(path: Path, is_interrupted: bool | None = None) -> Published:
     if cells:
         summary["break_even"] = [cell.document() for cell in cells]
     folder.write_summary(summary, to_csv(arms))
-    report = folder.write_report(render(from_loaded(load_run(path), costs, comparisons, bills, lines, cells)))
+    data = from_loaded(load_run(path), costs, comparisons, bills, lines, cells)
+    report = folder.write_report(render(data))
     return Published(
         path=path,
         report=report,
@@ -84,6 +90,7 @@ def publish(path: Path, is_interrupted: bool | None = None) -> Published:
         bills=bills,
         comparisons=comparisons,
         attribution=lines,
+        data=data,
         summary=summary,
     )
 

@@ -155,7 +155,7 @@ LAYERS = (
             *under(
                 "suite", "amplification arrival_kinds bill cost image_demand lengths replay seeding slopes"
             ),
-            *under("suite", "trace_demand turns weighted"),
+            *under("suite", "answer_table trace_demand turns weighted"),
             *under("suite", "logprob_check prefix_demand prompt_drawing record sampling scenario"),
             *under("suite", "scenario_source schema store summary token_case torch_file traffic"),
             *under("suite", "child_environment instrumented_runs kept_ceilings step_costs worker_process"),
@@ -288,10 +288,10 @@ LAYERS = (
         under(
             "suite/report",
             "answer attribution_tables bill_figures bill_tables break_even_figures cases chart choice "
-            "comparison_text comparisons data figures page panel_bill panel_pays panel_requests panel_spans "
-            "panel_timeline panel_tokens panel_uploads panels point prices request_figures samples "
-            "scenario_panels span_figures span_tables tables timeline_figures token_figures token_tables "
-            "upload_figures wording",
+            "comparison_text comparisons data figures markdown page panel_bill panel_pays panel_requests "
+            "panel_spans panel_timeline panel_tokens panel_uploads panels point prices request_figures "
+            "samples scenario_panels span_figures span_tables tables timeline_figures token_figures "
+            "token_tables upload_figures wording",
         ),
         libraries=("numpy", "pandas", "plotly", "jinja2", "markupsafe"),
         own=(

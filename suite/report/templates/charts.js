@@ -7,7 +7,7 @@ const drawn = new Set();
 const hidden = new Map(); // host -> indices of traces its reader has hidden
 
 const plots = () => [...document.querySelectorAll(".plot")];
-const isVisible = (host) => host.offsetParent !== null;
+const isVisible = (host) => !host.closest("details:not([open])");
 const figureOf = (host) => JSON.parse(document.getElementById(host.dataset.figure).textContent);
 
 // Figures hold light colours; the same place of the current palette replaces each, wherever one stands.
@@ -148,6 +148,15 @@ function draw(host) {
   });
 }
 
+// One chart that cannot be drawn leaves the others alone; the console has the cause.
+async function drawOrTell(host) {
+  try {
+    await draw(host);
+  } catch (error) {
+    console.error(`${host.dataset.name}: ${error}`);
+  }
+}
+
 // What is folded away is drawn when it is unfolded, in the colours of then.
 function redraw() {
   for (const host of [...drawn]) {
@@ -172,7 +181,7 @@ async function drawQueue() {
   await new Promise((resolve) => setTimeout(resolve, 0));
   while (queue.length) {
     const host = queue.shift();
-    if (!drawn.has(host) && isVisible(host)) await draw(host);
+    if (!drawn.has(host) && isVisible(host)) await drawOrTell(host);
     await new Promise((resolve) => setTimeout(resolve, 0));
   }
   isDrawing = false;
