@@ -20,19 +20,17 @@ COLOURS = {
     "equal within the floor": "#00735a",
     "cannot tell": "#767676",
 }
-MAX_CHARTS = 12
 _MARKS = {"async is better": "▲", "sync is better": "▼", "equal within the floor": "=", "cannot tell": "?"}
 
 
 def surfaces(cells: Sequence[Cell]) -> list[Chart]:
     """A chart for each pair of arms, metric and value of the swept keys but the first two."""
     pairs = dict.fromkeys((cell.over, cell.under, cell.metric) for cell in cells)
-    charts = [
+    return [
         chart
         for pair in pairs
         for chart in _of_pair([cell for cell in cells if (cell.over, cell.under, cell.metric) == pair])
     ]
-    return charts[:MAX_CHARTS]
 
 
 def _of_pair(cells: Sequence[Cell]) -> list[Chart]:
