@@ -43,7 +43,7 @@ from suite.record import RunRecord
 from suite.resume import Given, begin_again, reopen
 from suite.scenario import expand as expand_cases
 from suite.scenario import load_scenario
-from suite.store import RunFolder, check_is_run, load_run, write_file
+from suite.store import RunFolder, check_is_run, write_file
 from suite.summary import ArmSummary, summarise
 
 EXIT_USAGE = 2
