@@ -65,7 +65,7 @@ def matrix(series: Sequence[Series]) -> Chart:
         height=height_of(keys, 26, 130),
         xaxis={
             "type": "category",
-            "title": {"text": f"request {escape(prefix)}…" if prefix else "request"},
+            "title": {"text": f"request: what follows {escape(prefix)}" if prefix else "request"},
             "categoryorder": "array",
             "categoryarray": columns,
             "range": [-0.5, len(columns) - 0.5],

@@ -15,7 +15,7 @@ from suite.report.wording import undefined
 MAX_ROWS = 40
 _CAPTION = "First divergence: the tokens around it"
 _COLUMNS = ("Case", "Arm", "Request", "Round", "Output token", "Expected ids", "Ids that came", "Text")
-NO_TEXT = "the model has no tokenizer"
+NO_TEXT = "only ids are recorded"
 
 
 def divergences(scenario: ScenarioData) -> Table:
@@ -26,7 +26,7 @@ def divergences(scenario: ScenarioData) -> Table:
     note = (
         "From two tokens before the first wrong one to two after it, which is in brackets. Expected: what "
         "the reference gives after the run's own tokens before it, so that later ids need not be wrong "
-        f"because an earlier one is. Text: {NO_TEXT}."
+        f"because an earlier one is. Text: {NO_TEXT}; the tiny models have no tokenizer."
     )
     if len(rows) > MAX_ROWS:
         note += f" {MAX_ROWS} of {len(rows):,} rows are shown; requests/*.parquet have all."

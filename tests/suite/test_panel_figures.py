@@ -512,7 +512,7 @@ def test_the_tokens_around_the_first_wrong_one_stand_beside_the_expected_ones() 
     cells = divergence_cells(expected_from=[3], expected_ids=[(3, 4, 99, 6, 7)])
     assert cells == [
         *("stale", "request-0", "round 1", "5", "3 4 [99] 6 7", "3 4 [5] 6 7"),
-        "n/a: the model has no tokenizer",
+        "n/a: only ids are recorded",
     ]
 
 
