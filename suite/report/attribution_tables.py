@@ -91,7 +91,13 @@ def lines(attributed: Sequence[Attributed]) -> list[str]:
         notes = dict.fromkeys(f"note: {one.note}" for one in of_case if one.note and one.ratio is not None)
         found += [
             *notes,
-            *sorted({f"not told: {one.name}: {one.reason}" for one in of_case if not _is_told(one)}),
+            *sorted(
+                {
+                    f"not told: {one.name}, {one.over} / {one.under}: {one.reason}"
+                    for one in of_case
+                    if not _is_told(one)
+                }
+            ),
         ]
     return found
 

@@ -476,7 +476,7 @@ def test_the_terminal_and_the_page_tell_every_line_with_its_reason() -> None:
     shown = "\n".join(text_lines(lines))
     for pair in ONE_CHOICE:
         assert f"{pair.name}" in shown and f"{pair.over} / {pair.under}" in shown
-    assert "x overlap" in shown and f"not told: price of the switch: {SUPPLIES_ROWS}" in shown
+    assert "x overlap" in shown and f"not told: price of the switch, refresh / ids: {SUPPLIES_ROWS}" in shown
     data = ScenarioData("smoke", "", None, (), (), attribution=tuple(lines))
     page = table(data)
     assert len(page.rows) == len(lines) + 2 * len(PRICE_FACTORS)
