@@ -26,8 +26,8 @@ from suite.plan import Plan, PlannedCase, PlannedRun
 from suite.protocol import Progress
 from suite.publish import Published
 from suite.record import LogprobVerdict, RunRecord, Status, TokenVerdict
-from suite.report.attribution_tables import break_even_lines
-from suite.report.attribution_tables import lines as attribution_lines
+from suite.report.attribution_text import break_even_lines
+from suite.report.attribution_text import lines as attribution_lines
 from suite.report.comparison_text import sentences
 from suite.report.wording import number
 from suite.summary import ArmSummary

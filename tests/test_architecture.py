@@ -287,8 +287,8 @@ LAYERS = (
         "report",
         under(
             "suite/report",
-            "answer attribution_tables bill_tables chart choice comparison_text comparisons data figures "
-            "page panels point prices samples scenario_panels span_figures span_tables tables wording",
+            "answer attribution_tables attribution_text bill_tables chart choice comparison_text comparisons "
+            "data figures page panels point prices samples scenario_panels span_figures span_tables tables wording",
         ),
         libraries=("numpy", "pandas", "plotly", "jinja2", "markupsafe"),
         own=(

@@ -36,8 +36,8 @@ from suite.bill import ArmBill
 from suite.checks import Finding
 from suite.ratios import MIN_ROUNDS
 from suite.record import RunRecord, Status, StepListRecord
-from suite.report.attribution_tables import lines as text_lines
 from suite.report.attribution_tables import table
+from suite.report.attribution_text import lines as text_lines
 from suite.report.data import ScenarioData
 from suite.store import to_json
 from suite.verdict import NO_FLOOR, Word
