@@ -288,7 +288,8 @@ LAYERS = (
         under(
             "suite/report",
             "answer attribution_tables attribution_text bill_tables chart choice comparison_text comparisons "
-            "data figures page panels point prices samples scenario_panels span_figures span_tables tables wording",
+            "data figures page panels point prices samples scenario_panels span_figures span_tables tables "
+            "wording",
         ),
         libraries=("numpy", "pandas", "plotly", "jinja2", "markupsafe"),
         own=(
