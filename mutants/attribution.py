@@ -62,7 +62,7 @@ MUTANTS = (
     ),
     Mutant(
         "a-run-that-left-its-list-is-valid",
-        "suite/checks.py",
+        "suite/validity/accounts.py",
         "if run.step_list is not None and run.step_list.difference is not None:",
         "if False:",
         (f"{_RUNS}test_a_run_that_takes_other_steps_is_invalid",),

@@ -9,14 +9,20 @@ from mutants import (
     attribution,
     caching,
     checking,
+    comparing,
     device_half,
     drafts,
+    figures,
+    gpu_path,
     host_half,
+    keeping,
     measuring,
     micro,
     planning,
+    reporting,
     sampling,
     traffic,
+    validity,
 )
 from mutants.mutant import Mutant
 
@@ -35,6 +41,7 @@ _PARTS = (
     planning,
     host_half,
     device_half,
+    gpu_path,
     sampling,
     drafts,
     caching,
@@ -42,5 +49,10 @@ _PARTS = (
     measuring,
     micro,
     traffic,
+    keeping,
+    comparing,
+    figures,
+    validity,
+    reporting,
 )
 CATALOGUE = by_name(mutant for part in _PARTS for mutant in part.MUTANTS)

@@ -24,7 +24,14 @@ from suite.report.point import Point
 from suite.report.scenario_panels import of_scenario
 from suite.report.wording import undefined
 
-_SCRIPTS = ("theme.js", "charts.js", "tables.js", "downloads.js", "page.js")  # what a later one uses first
+_SCRIPTS = (
+    "theme.js",
+    "pairs.js",
+    "charts.js",
+    "tables.js",
+    "downloads.js",
+    "page.js",
+)  # what a later one uses first
 MAX_POINTS = 100_000  # on the whole page: about 3 MB of text
 CURVES_PER_SERIES = 8  # three ECDFs and five lines over time
 POINTS_OF_A_CURVE = (60, 2000)
