@@ -20,7 +20,6 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
 
-from suite.answer_table import print_answers
 from suite.bill import text_lines
 from suite.checks import Finding
 from suite.metrics import CACHING_OFF, NO_GATES, SPECULATION_OFF
@@ -28,8 +27,8 @@ from suite.plan import Plan, PlannedCase, PlannedRun
 from suite.protocol import Progress
 from suite.publish import Published
 from suite.record import LogprobVerdict, RunRecord, Status, TokenVerdict
-from suite.report.attribution_tables import break_even_lines
-from suite.report.attribution_tables import lines as attribution_lines
+from suite.report.attribution_text import break_even_lines
+from suite.report.attribution_text import lines as attribution_lines
 from suite.report.wording import number
 from suite.summary import ArmSummary
 
@@ -287,6 +286,8 @@ def print_results(console: Console, published: Published) -> None:
     for text in (*attribution_lines(published.attribution), *break_even_lines(published.break_even)):
         console.print(text)
     if published.data is not None:
+        from suite.answer_table import print_answers  # it loads pandas, which is slow
+
         print_answers(console, published.data.scenarios)
         console.print()
     for name, reason in published.skipped:

@@ -308,11 +308,11 @@ LAYERS = (
         "report",
         under(
             "suite/report",
-            "answer attribution_tables bill_figures bill_tables break_even_figures cases chart choice "
-            "compare_page comparison_text comparisons data figures markdown page panel_bill panel_pays "
-            "panel_requests panel_spans panel_timeline panel_tokens panel_uploads panels point prices "
-            "request_figures samples scenario_panels span_figures span_tables tables timeline_figures "
-            "token_figures token_tables upload_figures wording",
+            "answer attribution_tables attribution_text bill_figures bill_tables break_even_figures "
+            "cases chart choice compare_page comparison_text comparisons data figures markdown page "
+            "panel_bill panel_pays panel_requests panel_spans panel_timeline panel_tokens "
+            "panel_uploads panels point prices request_figures samples scenario_panels span_figures "
+            "span_tables tables timeline_figures token_figures token_tables upload_figures wording",
         ),
         libraries=("numpy", "pandas", "plotly", "jinja2", "markupsafe"),
         own=(

@@ -36,8 +36,8 @@ from suite.bill import ArmBill
 from suite.checks import Finding
 from suite.ratios import MIN_ROUNDS
 from suite.record import RunRecord, Status, StepListRecord
-from suite.report.attribution_tables import lines as text_lines
 from suite.report.attribution_tables import table
+from suite.report.attribution_text import lines as text_lines
 from suite.report.data import ScenarioData
 from suite.store import to_json
 from suite.verdict import NO_FLOOR, Word
@@ -476,7 +476,7 @@ def test_the_terminal_and_the_page_tell_every_line_with_its_reason() -> None:
     shown = "\n".join(text_lines(lines))
     for pair in ONE_CHOICE:
         assert f"{pair.name}" in shown and f"{pair.over} / {pair.under}" in shown
-    assert "x overlap" in shown and f"not told: price of the switch: {SUPPLIES_ROWS}" in shown
+    assert "x overlap" in shown and f"not told: price of the switch, refresh / ids: {SUPPLIES_ROWS}" in shown
     data = ScenarioData("smoke", "", None, (), (), attribution=tuple(lines))
     page = table(data)
     assert len(page.rows) == len(lines) + 2 * len(PRICE_FACTORS)

@@ -14,8 +14,8 @@ from suite.break_even import TWINS, Cell, break_even
 from suite.checks import Finding
 from suite.comparison import AT_ONCE_METRICS, OPEN_LOOP_METRICS, Design
 from suite.record import Metric, RunRecord
-from suite.report.attribution_tables import MAX_CELLS, break_even_lines
 from suite.report.attribution_tables import break_even as table
+from suite.report.attribution_text import MAX_CELLS, break_even_lines
 from suite.report.data import ScenarioData
 from suite.store import to_json
 from suite.verdict import NO_FLOOR, Word
