@@ -34,6 +34,14 @@ ORDER = (
 )
 """The arms from the gated one to the ceiling, as each saves what the one before still pays."""
 
+SAVES, COSTS = "saves", "costs"
+EQUAL, UNDECIDED = "equal within the noise floor", "cannot tell"
+CHANGES = {SAVES: 2, COSTS: 1, EQUAL: 3, UNDECIDED: 4}
+"""What a choice does, and the place of its colour and pattern."""
+
+MOST_PERCENT = 300
+"""What reaches beyond is cut at the edge."""
+
 _SAME = "same commands"
 
 
@@ -61,8 +69,11 @@ class Move:
         return (found.low, found.high) if self.line.over == self.to else (-found.high, -found.low)
 
     @property
-    def is_decided(self) -> bool:
-        return self.line.verdict in (Word.FASTER, Word.SLOWER, Word.EQUAL) or self.is_same
+    def meaning(self) -> str:
+        """A key of CHANGES, for a move that has a length."""
+        if self.line.verdict in (Word.FASTER, Word.SLOWER):
+            return SAVES if self.log < 0 else COSTS
+        return EQUAL if self.line.verdict is Word.EQUAL else UNDECIDED
 
     @property
     def is_same(self) -> bool:
@@ -121,14 +132,15 @@ def waterfall(lines: Sequence[Line], kind: str) -> Chart:
     figure = go.Figure(
         [_ends(keys, levels), *_changes(keys[1:-1], way, levels), _change_texts(keys, way, levels)]
     )
-    low, high = float(levels.min()), float(levels.max())
-    margin = max(2.0, 0.35 * (high - low))
+    ends = [end for place, move in enumerate(way) for end in _ends_of_interval(move, levels[place])]
+    low, high = float(min([*levels, *ends])), float(max([*levels, *ends]))
+    margin = max(2.0, 0.2 * (high - low))
     figure.update_layout(
         barmode="overlay",
         height=height_of(keys, 44, 120),
         xaxis={
             "title": {"text": f"% of {escape(way[0].source)}'s time a token"},
-            "range": [max(0.0, low - margin), high + 2 * margin],
+            "range": [max(0.0, low - margin), min(high + 2 * margin, MOST_PERCENT)],
             "nticks": 6,
         },
         yaxis=categories(keys),
@@ -155,12 +167,12 @@ def _ends(keys: Sequence[str], levels: np.ndarray) -> go.Bar:
 
 
 def _changes(keys: Sequence[str], way: Sequence[Move], levels: np.ndarray) -> list[go.Bar]:
-    groups = (
-        ("saves", 2, [move.is_decided and move.log < 0 for move in way]),
-        ("costs", 1, [move.is_decided and move.log > 0 for move in way]),
-        ("cannot tell", 4, [not move.is_decided for move in way]),
-    )
-    return [_change(keys, way, levels, name, index, chosen) for name, index, chosen in groups if any(chosen)]
+    chosen = {name: [not move.is_same and move.meaning == name for move in way] for name in CHANGES}
+    return [
+        _change(keys, way, levels, name, CHANGES[name], places)
+        for name, places in chosen.items()
+        if any(places)
+    ]
 
 
 def _change(
@@ -227,7 +239,7 @@ def _change_texts(keys: Sequence[str], way: Sequence[Move], levels: np.ndarray) 
 def _short(move: Move) -> str:
     if move.is_same:
         return _SAME
-    return _percent(move.log) + ("" if move.is_decided else "?")
+    return {EQUAL: "≈ ", UNDECIDED: "? "}.get(move.meaning, "") + _percent(move.log)
 
 
 def _told(move: Move) -> str:
@@ -254,10 +266,9 @@ def _waterfall_caption(way: Sequence[Move], kind: str) -> str:
     )
     text = (
         f"Time a token on the {kind} steps of one recorded list, in percent of {way[0].source}'s; each bar "
-        "goes on "
-        "from where the one before ended. Whiskers: 95 % interval of that one choice, "
-        f"n\u00a0=\u00a0{told}. Below 100 % "
-        "is faster. A “?” marks what the rounds cannot decide."
+        "goes on from where the one before ended. Whiskers: 95 % interval of that one choice, "
+        f"n\u00a0=\u00a0{told}. Below 100 % is faster. ? marks what the rounds cannot decide, ≈ what lies "
+        "within the noise floor. The axis need not start at zero."
     )
     if way[-1].to != "ids":
         text += " The ceiling (ids) was not compared on these steps."
@@ -416,9 +427,8 @@ def _amplified_caption(
         else ""
     )
     return (
-        f"Microseconds (µs) a step.{arm} In place: the slope of the step's time on how often the command "
-        "is run, "
-        f"with Student's {CONFIDENCE:.0%} interval, n\u00a0=\u00a0{told}; {step}. Events: the median of "
-        "one command by "
-        f"the device's clock, times how many a step has; it misses what launching costs.{lost}"
+        f"Microseconds (µs) a step.{arm} In place: the slope of the step's time on how often the command is "
+        f"run, with Student's {CONFIDENCE:.0%} interval, n\u00a0=\u00a0{told}; {step}. Events: the median "
+        "of one command by the device's clock, times how many a step has; it misses what launching "
+        f"costs.{lost}"
     )

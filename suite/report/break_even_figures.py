@@ -20,19 +20,17 @@ COLOURS = {
     "equal within the floor": "#00735a",
     "cannot tell": "#767676",
 }
-MAX_CHARTS = 12
 _MARKS = {"async is better": "▲", "sync is better": "▼", "equal within the floor": "=", "cannot tell": "?"}
 
 
 def surfaces(cells: Sequence[Cell]) -> list[Chart]:
     """A chart for each pair of arms, metric and value of the swept keys but the first two."""
     pairs = dict.fromkeys((cell.over, cell.under, cell.metric) for cell in cells)
-    charts = [
+    return [
         chart
         for pair in pairs
         for chart in _of_pair([cell for cell in cells if (cell.over, cell.under, cell.metric) == pair])
     ]
-    return charts[:MAX_CHARTS]
 
 
 def _of_pair(cells: Sequence[Cell]) -> list[Chart]:
@@ -182,7 +180,6 @@ def _caption(cells: Sequence[Cell], better: str) -> str:
     undecided = sum(word(cell) == "cannot tell" for cell in cells)
     return (
         f"Each cell is the ratio of the two arms; {'above' if better == 'higher' else 'below'} 1 async is "
-        "better. "
-        f"Grey “?”: cannot tell, the 95 % interval crosses 1 or reaches across the edge of the noise floor "
-        f"({undecided} of {len(cells)}). n\u00a0=\u00a0{told} a cell."
+        "better. Grey “?”: cannot tell, the 95 % interval crosses 1 or reaches across the edge of the "
+        f"noise floor ({undecided} of {len(cells)}). n\u00a0=\u00a0{told} a cell."
     )

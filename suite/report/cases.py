@@ -57,6 +57,10 @@ def drawn_cases(scenario: ScenarioData, most: int = MOST) -> tuple[list[Case], s
     )
 
 
+def arms_of(cases: Sequence[Case]) -> tuple[Series, ...]:
+    return tuple(one for case in cases for one in case.series)
+
+
 def charts_and_details(
     cases: Sequence[Case], draw: Callable[[Case], Sequence[Chart]]
 ) -> tuple[tuple[Chart, ...], tuple[Detail, ...]]:

@@ -26,7 +26,11 @@ def panel(scenario: ScenarioData) -> Panel:
 
     charts, details = charts_and_details(cases, draw)
     bills = tuple(titled(bill_tables.bill(one), one) for one in in_order(scenario) if one.bill)
-    tables = (Detail("Every bill: figures", (), bills),) if bills else ()
+    lines = attribution_tables.table(scenario)
+    tables = (
+        *((Detail("Every line of the attribution, with its interval", (), (lines,)),) if lines.rows else ()),
+        *((Detail("Every bill: figures", (), bills),) if bills else ()),
+    )
     return Panel(
         id="panel-bill",
         title=TITLES["panel-bill"],
@@ -35,7 +39,6 @@ def panel(scenario: ScenarioData) -> Panel:
         f"clock.{told}",
         charts=charts,
         num_columns=2,
-        tables=(attribution_tables.table(scenario),) if scenario.attribution else (),
         details=(*details, *tables),
         reason="no run was started",
     )

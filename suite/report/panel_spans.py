@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from suite.report import figures, span_figures, span_tables, tables
-from suite.report.cases import Case, charts_and_details, drawn_cases, in_order
+from suite.report.cases import Case, arms_of, charts_and_details, drawn_cases
 from suite.report.chart import Chart
 from suite.report.data import ScenarioData, Series
 from suite.report.panels import TITLES, Detail, Panel
@@ -29,7 +29,7 @@ def panel(scenario: ScenarioData) -> Panel:
         f"hidden under device work (overlapped).{told}",
         charts=charts,
         num_columns=2,
-        details=(*details, *prefills, *map(_of_arm, in_order(scenario))),
+        details=(*details, *prefills, *map(_of_arm, arms_of(cases))),
         reason="no run was started",
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from suite.report import figures, timeline_figures
-from suite.report.cases import Case, charts_and_details, drawn_cases, in_order
+from suite.report.cases import Case, arms_of, charts_and_details, drawn_cases
 from suite.report.chart import Chart
 from suite.report.data import ScenarioData
 from suite.report.panels import TITLES, Detail, Panel
@@ -21,7 +21,7 @@ def panel(scenario: ScenarioData, max_points: int) -> Panel:
     charts, details = charts_and_details(cases, draw)
     batches = (
         Detail(f"Batches of {one.label}", (figures.batch_over_time(one, max_points),))
-        for one in in_order(scenario)
+        for one in arms_of(cases)
     )
     return Panel(
         id="panel-timeline",

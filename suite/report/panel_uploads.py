@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from suite.report import tables, upload_figures
-from suite.report.cases import Case, charts_and_details, drawn_cases, in_order, titled
+from suite.report.cases import Case, arms_of, charts_and_details, drawn_cases, titled
 from suite.report.chart import Chart
 from suite.report.data import ScenarioData
 from suite.report.panels import TITLES, Detail, Panel
@@ -13,7 +13,7 @@ def panel(scenario: ScenarioData) -> Panel:
     """Bytes by buffer and arm, against the positions of a step, and the bandwidth that copies reach."""
     cases, told = drawn_cases(scenario)
     charts, details = charts_and_details(cases, _of_case)
-    found = tuple(titled(tables.uploads(one), one) for one in in_order(scenario))
+    found = tuple(titled(tables.uploads(one), one) for one in arms_of(cases))
     every = (Detail("Every arm: bytes and copies by buffer", (), found),) if found else ()
     return Panel(
         id="panel-uploads",

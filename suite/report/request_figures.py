@@ -75,8 +75,7 @@ def first_tokens_over_time(labelled: Labelled, max_points: int) -> Chart:
     return Chart(
         title,
         f"Milliseconds, a mark for each request; n\u00a0=\u00a0{sum(map(len, drawn.values())):,} requests, "
-        "one round of "
-        f"each arm (that of median throughput).{_thinning(count, max_points, 'requests')}",
+        f"one round of each arm (that of median throughput).{_thinning(count, max_points, 'requests')}",
         figure,
     )
 
@@ -123,10 +122,9 @@ def gaps_over_time(labelled: Labelled) -> Chart:
     return Chart(
         title,
         "Milliseconds between two output tokens of a request, by when the second came: the line is the "
-        "median, "
-        f"the band reaches to the 95th percentile; n\u00a0=\u00a0{sum(gaps.size for *_, gaps in drawn):,} "
-        "gaps, one round "
-        f"of each arm (that of median throughput), in at most {MAX_BINS} stretches of equal length.",
+        "median, the band reaches to the 95th percentile; "
+        f"n\u00a0=\u00a0{sum(gaps.size for *_, gaps in drawn):,} gaps, one round of each arm (that of "
+        f"median throughput), in at most {MAX_BINS} stretches of equal length.",
         figure,
     )
 
@@ -225,8 +223,7 @@ def by_class(labelled: Labelled, kind: str) -> Chart:
     return Chart(
         title,
         f"Medians, in milliseconds; n\u00a0= completed requests of an arm, all measured rounds: {counts}. "
-        "pure: the "
-        "whole prompt came as embeddings; spliced: parts of it did.",
+        "pure: the whole prompt came as embeddings; spliced: parts of it did.",
         figure,
     )
 
@@ -301,8 +298,8 @@ def goodput(labelled: Labelled, gates: Mapping[str, float], command: str) -> Cha
     return Chart(
         title,
         f"Percent of requests; n\u00a0=\u00a0{told} requests of each arm, all measured rounds; a request "
-        "that failed "
-        "meets none, and one of a single output token has no time per output token and is held to the other "
+        "that failed meets none, and one of a single output token has no time per output token and is held "
+        "to the other "
         f"gates.{f' Goodput in requests a second, medians over rounds: {rates}.' if rates else ''}",
         figure,
     )

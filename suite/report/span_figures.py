@@ -139,8 +139,7 @@ def lengthening(series: Sequence[Series], kind: str) -> Chart:
     return Chart(
         title,
         f"Mean time of a step ({unit}): the device's, and the gaps in which it had nothing to run, by what "
-        "the "
-        f"host did then. The thin bar within is the host's work that overlapped with the device, and so "
+        "the host did then. The thin bar within is the host's work that overlapped with the device, and so "
         f"added nothing. {_counts(found)}.{_absent(absent)}",
         figure,
     )
@@ -265,8 +264,8 @@ def wall_times(series: Sequence[Series], kind: str) -> Chart:
     absent = [f"{one.arm} ({samples.reason})" for one, samples in found if not samples.num]
     return Chart(
         title,
-        f"Milliseconds from the end of the step before; n\u00a0=\u00a0{told} steps of each arm, all measured "
-        f"rounds, without instruments. {_BOX}{_absent(absent)}",
+        f"Milliseconds from the end of the step before; n\u00a0=\u00a0{told} steps of each arm, all "
+        f"measured rounds, without instruments. {_BOX}{_absent(absent)}",
         figure,
     )
 
@@ -318,9 +317,8 @@ def durations(one: Series, kind: str) -> Chart:
     return Chart(
         title,
         f"Microseconds (µs) of single spans, without what lies within them; n\u00a0=\u00a0{told} spans of "
-        "each "
-        f"name in {plural(found[0].num_steps, 'step')}. {_BOX} Those that take most of a step are drawn; the "
-        "table has all.",
+        f"each name in {plural(found[0].num_steps, 'step')}. {_BOX} Those that take most of a step are "
+        "drawn; the table has all.",
         figure,
     )
 

@@ -186,8 +186,8 @@ def _hover(name: str, duration_ns: int, step_id: int, steps: Mapping[int, LaneSt
         return f"{told}<br>step {step_id}" if step_id >= 0 else f"{told}<br>no step"
     return (
         f"{told}<br>step {step_id}, {step.kind}: {plural(step.num_rows, 'row')}, "
-        f"{plural(step.num_tokens, 'position')}, {step.num_supplied_rows:,} supplied<br>"
-        f"ids {step.ids_route}, embeddings {step.embeds_route}, {number(step.upload_bytes)} B uploaded"
+        f"{plural(step.num_tokens, 'position')}, {step.num_supplied_rows:,} supplied<br>ids "
+        f"{step.ids_route}, embeddings {step.embeds_route}, {number(step.upload_bytes)} B uploaded"
     )
 
 
@@ -242,12 +242,10 @@ def _name_of(label: str, top: float) -> dict[str, object]:
 
 
 def _caption(drawn: Sequence[tuple[Series, Lanes]], num_steps: int, absent: Iterable[str]) -> str:
-    told = (
-        f"One run of each arm with instruments, {num_steps} steps in a row from where the batch was steady; "
-        "n\u00a0=\u00a0"
+    told = f"One run of each arm with instruments, {num_steps} steps in a row; n\u00a0=\u00a0"
+    told += (
+        f"{plural(len(drawn), 'arm')}. The number in a forward pass is its step. Blank: none of our spans. "
     )
-    told += f"{plural(len(drawn), 'arm')}. The number in a forward pass is its step. "
-    told += "Blank: none of our spans. "
     told += _steadiness(drawn, num_steps)
     left_out = "; ".join(absent)
     return told + (f" Not drawn: {left_out}." if left_out else "")
@@ -262,7 +260,7 @@ def _steadiness(drawn: Sequence[tuple[Series, Lanes]], num_steps: int) -> str:
         elif lanes.window.num_steps < num_steps:
             told.append(f"{one.arm}: {lanes.window.num_steps} of them")
     if not told:
-        return "All are in the steady window."
+        return "All lie in the steady window."
     if len(told) == len(drawn) and len({text.partition(": ")[2] for text in told}) == 1:
-        return f"In the steady window: {told[0].partition(': ')[2]}."
-    return f"In the steady window: {'; '.join(told)}."
+        return f"In the steady window lie {told[0].partition(': ')[2]}."
+    return f"In the steady window lie, of {'; of '.join(told)}."

@@ -22,6 +22,7 @@ COLOURS = {
 }
 MARKS = {"right": "✓", "tie": "≈", "wrong": "✗", "not checked": "·"}
 MAX_REQUESTS = 24
+_MAX_ID = 5  # characters of a request's id that fit below its column
 _COUNTS = ("num_tokens_right", "num_tokens_wrong", "num_tokens_tied")
 
 
@@ -58,13 +59,13 @@ def matrix(series: Sequence[Series]) -> Chart:
     chosen = _chosen(list(drawn.values()))
     keys = distinct(list(drawn))
     present = {tokens.verdict for requests in drawn.values() for tokens in requests.values()}
-    columns = [str(place + 1) for place in range(len(chosen))]
+    columns, prefix = _columns(chosen)
     figure = go.Figure([_cells(name, drawn, chosen, keys) for name in COLOURS if name in present])
     figure.update_layout(
         height=height_of(keys, 26, 130),
         xaxis={
             "type": "category",
-            "title": {"text": "request"},
+            "title": {"text": f"request {escape(prefix)}…" if prefix else "request"},
             "categoryorder": "array",
             "categoryarray": columns,
             "range": [-0.5, len(columns) - 0.5],
@@ -72,6 +73,19 @@ def matrix(series: Sequence[Series]) -> Chart:
         yaxis=categories(keys),
     )
     return Chart(title, _caption(drawn, len(chosen)), figure)
+
+
+def _columns(chosen: Sequence[str]) -> tuple[list[str], str]:
+    """Names of the columns and what was cut off before each: the ids where short, else their places."""
+    length = 0
+    while len(chosen) > 1 and all(
+        len(name) > length + 1 and name[length] == chosen[0][length] for name in chosen
+    ):
+        length += 1
+    ends = [name[length:] for name in chosen]
+    if max(map(len, ends)) <= _MAX_ID:
+        return [escape(end) for end in ends], chosen[0][:length]
+    return [str(place + 1) for place in range(len(chosen))], ""
 
 
 def _requests(one: Series) -> _Requests:
@@ -126,7 +140,7 @@ def _cells(
         for requests in drawn.values()
     ]
     return go.Heatmap(
-        x=[str(place + 1) for place in range(len(chosen))],
+        x=_columns(chosen)[0],
         y=list(keys),
         z=[[None if cell is None else 1 for cell in row] for row in rows],
         text=[["" if cell is None else MARKS[name] for cell in row] for row in rows],
@@ -161,9 +175,9 @@ def _caption(drawn: Mapping[str, _Requests], num_drawn: int) -> str:
     checked = sum(tokens.right + tokens.wrong + tokens.tied for tokens in every)
     text = (
         f"n\u00a0=\u00a0{plural(checked, 'token')} of {plural(total, 'request')}, "
-        f"{plural(len(drawn), 'arm')}, all "
-        "measured rounds: a request is wrong where any round has a wrong token. ✓ right, ✗ wrong, ≈ no wrong "
-        "token and at least one tie (two scores closer than rounding explains), · not checked."
+        f"{plural(len(drawn), 'arm')}, all measured rounds: a request is wrong where any round has a wrong "
+        "token. ✓ right, ✗ wrong, ≈ no wrong token and at least one tie (two scores closer than rounding "
+        "explains), · not checked."
     )
     if total > num_drawn:
         text += f" {num_drawn} requests are drawn, those with wrong tokens first; the table has the others."

@@ -25,10 +25,8 @@ def divergences(scenario: ScenarioData) -> Table:
     rows = [row[first:] for one in series for row in _rows(one)]
     note = (
         "From two tokens before the first wrong one to two after it, which is in brackets. Expected: what "
-        "the "
-        "reference gives after the run's own tokens before it, so that later ids need not be wrong because "
-        "an "
-        f"earlier one is. Text: {NO_TEXT}."
+        "the reference gives after the run's own tokens before it, so that later ids need not be wrong "
+        f"because an earlier one is. Text: {NO_TEXT}."
     )
     if len(rows) > MAX_ROWS:
         note += f" {MAX_ROWS} of {len(rows):,} rows are shown; requests/*.parquet have all."

@@ -34,7 +34,8 @@ MAX_SIZES = 40  # points of a line
 def by_buffer(series: Sequence[Series], kind: str) -> Chart:
     """Mean bytes of a step of that kind: a line for each arm, a mark for each buffer it uploads."""
     title = f"Bytes uploaded in a {kind} step"
-    means = {one.arm: found for one in series if (found := _means(one, kind))}
+    totals = {one.arm: upload_totals(one) for one in series}
+    means = {arm: found for arm, one in totals.items() if (found := _means(one, kind))}
     if not means:
         reasons = dict.fromkeys(why_no_steps(one, f"no {kind} step uploads anything") for one in series)
         return Chart(title, reason="; ".join(reasons) or "no run was started")
@@ -48,31 +49,26 @@ def by_buffer(series: Sequence[Series], kind: str) -> Chart:
         xaxis=log_axis("B a step", "~s", min(values), 1.3 * max(values)),
         yaxis=categories(list(keys.values())),
     )
-    counts = sorted({_num_steps(one, kind) for one in series if one.arm in means})
+    counts = sorted({int(totals[arm]["num_steps"].to_dict()[kind]) for arm in means})
     told = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
     left = sorted({name for of_arm in means.values() for name in of_arm} - set(names))
     small = f" Smaller ones are not drawn: {', '.join(left)}." if left else ""
     return Chart(
         title,
-        f"Mean bytes (B), host to device, counted at the copies; n\u00a0=\u00a0{told} steps of each arm, all "
-        "measured rounds. The upright stroke is the sum. An arm without a mark uploads nothing of "
+        f"Mean bytes (B), host to device, counted at the copies; n\u00a0=\u00a0{told} steps of each arm, "
+        "all measured rounds. The upright stroke is the sum. An arm without a mark uploads nothing of "
         f"it.{small}",
         figure,
     )
 
 
-def _means(one: Series, kind: str) -> Mapping[str, float]:
+def _means(totals: pd.DataFrame, kind: str) -> Mapping[str, float]:
     """Buffer -> mean bytes of a step of that kind, of those that it uploads."""
-    totals = upload_totals(one)
     if kind not in totals.index:
         return {}
     row = totals.loc[kind].to_dict()
     found = {name: float(row[f"bytes.{name}"]) / float(row["num_steps"]) for name in buffers(totals)}
     return {name: mean for name, mean in found.items() if mean > 0}
-
-
-def _num_steps(one: Series, kind: str) -> int:
-    return int(upload_totals(one)["num_steps"].to_dict()[kind])
 
 
 def _largest(means: Mapping[str, Mapping[str, float]]) -> list[str]:
@@ -140,10 +136,9 @@ def against_positions(labelled: Sequence[tuple[int, Series]], which: str = "") -
     return Chart(
         title,
         "Mean bytes (B) uploaded in a step, all buffers together, over how many positions (prompt and "
-        "output "
-        f"tokens, image rows) it computes; n\u00a0=\u00a0{counts:,} steps of {plural(len(lines), 'arm')}, "
-        "decode and "
-        f"mixed steps alike. A line has at most {MAX_SIZES} points, each the mean of the steps near it.",
+        f"output tokens, image rows) it computes; n\u00a0=\u00a0{counts:,} steps of "
+        f"{plural(len(lines), 'arm')}, decode and mixed steps alike. A line has at most {MAX_SIZES} points, "
+        "each the mean of the steps near it.",
         figure,
     )
 
@@ -242,10 +237,9 @@ def bandwidth(series: Sequence[Series]) -> Chart:
     return Chart(
         title,
         "Gigabytes a second (GB/s), a mark for each arm; the ceiling is as many pinned copies of the same "
-        "size "
-        f"alone (`suite micro`). n\u00a0=\u00a0{min(counts):,} to {max(counts):,} steps for each mark, one "
-        "run with "
-        f"instruments. Small copies cannot come near: what they cost is the copy, not its bytes.{told}",
+        f"size alone (`suite micro`). n\u00a0=\u00a0{min(counts):,} to {max(counts):,} steps for each mark, "
+        "one run with instruments. Small copies cannot come near: what they cost is the copy, not its "
+        f"bytes.{told}",
         figure,
     )
 

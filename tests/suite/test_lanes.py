@@ -88,9 +88,11 @@ def test_a_gap_belongs_to_the_step_that_ends_it_and_is_laid_to_what_the_host_did
 
 def test_what_reaches_over_the_edges_is_cut_there() -> None:
     records, spans = run(40)
-    found = lanes(records, spans, 2)
-    assert found is not None
-    assert min(piece.start_ns for piece in found.pieces) == 0
+    first = 9  # the steady window's
+    late = Span(first - 1, "download", "output", STEP_NS * first - 100, STEP_NS * first + 150)
+    found = lanes(records, [*spans, late], 2)
+    assert found is not None and found.steps[0].step_id == first
+    assert LanePiece("output", "download", first - 1, 0, 150) in found.pieces
     assert max(piece.end_ns for piece in found.pieces) <= 1_990
     (before,) = [gap for gap in found.gaps if gap.start_ns == 0]
     assert before.end_ns == 400  # it began before the first of these steps was planned

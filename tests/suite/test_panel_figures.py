@@ -326,6 +326,15 @@ def test_a_decided_cost_has_its_interval_and_another_is_at_most_its_upper_end() 
     assert list(traces["device's clock (events)"].x) == [6, 6]
 
 
+def test_a_cost_that_five_rounds_have_not_decided_is_at_most_its_upper_end() -> None:
+    line = make.amplified("merge", 5, 8, 11)
+    assert line.cost is not None
+    few = replace(line, cost=replace(line.cost, num_rounds=4))
+    traces = by_name(figure_of(bill_figures.amplified([make.bill("gated", few)], "decode", "")))
+    assert "in place, with interval" not in traces
+    assert list(traces["in place: at most (cannot tell)"].x) == [11]
+
+
 def test_without_a_bill_the_command_that_makes_one_is_told() -> None:
     assert bill_figures.amplified([], "decode", "suite cost does").reason == "suite cost does"
     told = make.bill("gated", make.amplified("merge", 5, 8, 11))
