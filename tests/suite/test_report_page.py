@@ -12,24 +12,19 @@ from pathlib import Path
 import pytest
 import report_fabrication as fabricate
 from records import failed_request, make_request, make_run, make_step
-from report_fabrication import HOSTILE, FakeLoaded
+from report_fabrication import HOSTILE
+from report_situations import SITUATIONS
 
 from suite.publish import publish
-from suite.report.data import from_loaded
+from suite.report.data import ReportData, from_loaded
 from suite.report.page import json_block, points_of_a_curve, render
+from suite.report.panels import TITLES, Panel, in_order
 from suite.store import RunFolder
 
-FABRICATIONS: dict[str, Callable[[], FakeLoaded]] = {
-    "one": fabricate.loaded,
-    "cases": lambda: fabricate.loaded(cases=("ratio=0", "ratio=1"), arms=("sync-ids", "ids"), num_rounds=2),
-    "all-failed": fabricate.all_failed,
-    "nothing": FakeLoaded,
-    "interrupted": fabricate.interrupted,
-    "none-finished": fabricate.none_finished,
-    "controls": fabricate.with_controls,
-    "features": lambda: fabricate.with_features(["repeated prompts"]),
-    "one-token": lambda: fabricate.loaded(num_output=1),
-    "hostile": fabricate.hostile,
+MADE: dict[str, Callable[[], ReportData]] = {
+    **{name: make for name, make in SITUATIONS.items() if name not in ("sweep", "large")},
+    "controls": lambda: from_loaded(fabricate.with_controls()),
+    "one-token": lambda: from_loaded(fabricate.loaded(num_output=1)),
 }
 BLOCK = re.compile(r'<script type="application/json" id="([\w-]+)">(.*?)</script>', re.DOTALL)
 
@@ -64,9 +59,9 @@ class Reader(HTMLParser):
             self._value = None
 
 
-@pytest.fixture(scope="module", params=FABRICATIONS)
+@pytest.fixture(scope="module", params=MADE)
 def page(request: pytest.FixtureRequest) -> str:
-    return render(from_loaded(FABRICATIONS[request.param]()))
+    return render(MADE[request.param]())
 
 
 def refuse(constant: str) -> None:
@@ -199,3 +194,22 @@ def test_curves_share_the_points_of_the_page(num_series: int, points: int) -> No
 
 def test_what_is_not_finite_becomes_null() -> None:
     assert json_block({"x": [1.5, float("nan"), float("inf")]}) == '{"x":[1.5,null,null]}'
+
+
+def test_panels_stand_in_the_pages_order_each_once_and_known() -> None:
+    panels = [Panel(name, TITLES[name], "One sentence.", reason="nothing ran") for name in reversed(TITLES)]
+    assert [panel.id for panel in in_order(panels)] == list(TITLES)
+    for wrong in ([panels[0], panels[0]], [Panel("panel-new", "New", "One sentence.")]):
+        with pytest.raises(ValueError, match="is unknown or stands twice"):
+            in_order(wrong)
+
+
+def test_every_scenario_has_every_panel_under_an_id_of_its_own() -> None:
+    loaded = fabricate.loaded(num_rounds=1)
+    other = fabricate.loaded(scenario="other", num_rounds=1)
+    for run in other.runs:
+        loaded.add(run, other.step_frames[run.run_id], other.request_frames[run.run_id])
+    page = render(from_loaded(loaded))
+    ids = re.findall(r'<section class="panel" id="([\w-]+)"', page)
+    assert ids == [*TITLES, *(f"{name}-2" for name in TITLES)]
+    assert all(f'href="#{name}"' in page for name in ids)
