@@ -21,6 +21,7 @@ from suite.errors import SuiteError
 if TYPE_CHECKING:
     from suite.commands import Screen
     from suite.plan import Options
+    from suite.resume import Given
 
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
@@ -35,6 +36,7 @@ class Kind(StrEnum):
     ARMS = "arms"
     DEVICES = "devices"
     METRICS = "metrics"
+    RULES = "rules"
 
 
 class Instrument(StrEnum):
@@ -48,6 +50,11 @@ class SyncCheck(StrEnum):
     OFF = "off"
     WARN = "warn"
     ERROR = "error"
+
+
+class OnOff(StrEnum):
+    ON = "on"
+    OFF = "off"
 
 
 class Profiler(StrEnum):
@@ -65,6 +72,12 @@ class CompareForm(StrEnum):
     MARKDOWN = "markdown"
     JSON = "json"
     HTML = "html"
+
+
+class ReportForm(StrEnum):
+    HTML = "html"
+    MARKDOWN = "markdown"
+    JSON = "json"
 
 
 class Commands(typer.core.TyperGroup):
@@ -130,6 +143,13 @@ Seed = Annotated[
     int | None,
     typer.Option("--seed", help="Instead of the scenario's.", metavar="N", parser=_whole_number),
 ]
+CudaGraphs = Annotated[
+    OnOff | None,
+    typer.Option(
+        "--cuda-graphs",
+        help="Capture decode steps on a GPU and replay them, whatever the scenario says (on by default).",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
 RunDir = Annotated[Path, typer.Argument(help="The folder of a run.", metavar="RUN_DIR")]
 OutputDir = Annotated[
@@ -151,7 +171,15 @@ FailOn = Annotated[
 
 @app.command()
 def run(
-    paths: Paths,
+    context: typer.Context,
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="PATHS...",
+            help="Scenario files, or directories: of one, the *.yaml files directly in it.",
+            show_default=False,
+        ),
+    ] = None,
     device: Device = "auto",
     arms: Arms = None,
     rounds: Rounds = None,
@@ -159,6 +187,7 @@ def run(
     overrides: Set = None,
     is_dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and show what would be run.")] = False,
     seed: Seed = None,
+    cuda_graphs: CudaGraphs = None,
     is_json: Json = False,
     instrument: Annotated[
         Instrument,
@@ -212,6 +241,22 @@ def run(
     label: Annotated[
         str | None, typer.Option("--label", help="A name in the folder's name.", metavar="TEXT")
     ] = None,
+    resumed: Annotated[
+        Path | None,
+        typer.Option(
+            "--resume",
+            help="Finish the run in this folder, which was interrupted or killed. PATHS and options need not "
+            "be given; those that are must be what it began with.",
+            metavar="RUN_DIR",
+        ),
+    ] = None,
+    is_strict: Annotated[
+        bool,
+        typer.Option(
+            "--strict",
+            help="Exit with 1 where a run is INVALID for timing: noise, load, drift, too few rounds.",
+        ),
+    ] = False,
     baseline: Annotated[
         str | None,
         typer.Option(
@@ -224,15 +269,15 @@ def run(
 ) -> None:
     """Run scenarios; write records, summary and report; print the results.
 
-    Exit codes: 0 fine; 1 wrong tokens in a right arm, a run failed, or --fail-on is broken; 2 usage or
-    configuration; 130 interrupted, partial results kept.
+    Exit codes: 0 fine; 1 wrong tokens in a right arm, wrong accounts, or a run failed, --fail-on is broken,
+    and with --strict INVALID for timing; 2 usage or configuration; 130 interrupted, partial results kept.
     """
     from suite import commands
     from suite.goodput import goodput_override
     from suite.precision import read_precision
 
     options = replace(
-        _options(device, arms, rounds, overrides, seed),
+        _options(device, arms, rounds, overrides, seed, cuda_graphs),
         instrument=instrument.value,
         sync_check=sync_check.value,
         is_traced=is_traced,
@@ -244,20 +289,61 @@ def run(
         raise SuiteError(f"{which} is about the run with instruments, and --instrument is off: leave it out")
     if goodput is not None:
         options = replace(options, overrides=(*options.overrides, goodput_override(goodput)))
-    place = _place(output_dir)
-    if baseline is not None:
+    if resumed is not None:
+        given = _given(context, tuple(paths or ()), options)
+        code = commands.resume(resumed, given, _screen(is_json), is_strict)
+    elif not paths:
+        raise SuiteError(
+            "Missing argument PATHS: name scenario files, or a run to finish by --resume RUN_DIR"
+        )
+    elif baseline is not None:
         from suite.baseline_run import run_against
         from suite.compare_folders import CompareOptions
 
-        limits = CompareOptions.of(None, fail_on, False)
+        limits, place = CompareOptions.of(None, fail_on, False), _place(output_dir)
         code = run_against(paths, options, baseline, limits, place, label, is_dry_run, _screen(is_json))
     elif fail_on:
         raise SuiteError("--fail-on goes with --baseline GITREF; of two run folders, compare has it")
     else:
-        code = commands.run(paths, options, place, label, is_dry_run, _screen(is_json))
+        place = _place(output_dir)
+        code = commands.run(paths, options, place, label, is_dry_run, _screen(is_json), is_strict)
     if not is_dry_run:
         _finish_output()  # what was measured decides the exit code, whoever reads the table
     _leave(code)
+
+
+_RESUMABLE = {
+    "device": "device",
+    "arms": "arms",
+    "rounds": "rounds",
+    "overrides": "set",
+    "goodput": "set",
+    "seed": "seed",
+    "instrument": "instrument",
+    "sync_check": "sync_check",
+    "is_traced": "torch_trace",
+    "has_window": "window",
+    "until_precision": "until_precision_percent",
+    "budget": "budget_s",
+}
+"""Parameter of `run` -> the key of config.yaml that says what it was."""
+
+_NEW_ONLY = {"output_dir": "--output-dir", "label": "--label", "is_dry_run": "--dry-run"}
+
+
+def _given(context: typer.Context, paths: tuple[Path, ...], options: Options) -> Given:
+    """What was said beside --resume. SuiteError for what only a new run has."""
+    from suite.resume import Given
+
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    names = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
+    for name in names:
+        if name in _NEW_ONLY:
+            raise SuiteError(
+                f"{_NEW_ONLY[name]} does not go with --resume: a run is finished in its own folder"
+            )
+    keys = dict.fromkeys(_RESUMABLE[name] for name in names if name in _RESUMABLE)
+    return Given(paths, options, tuple(keys))
 
 
 @app.command()
@@ -282,6 +368,7 @@ def cost(
     output_dir: OutputDir = "results",
     overrides: Set = None,
     seed: Seed = None,
+    cuda_graphs: CudaGraphs = None,
     is_json: Json = False,
 ) -> None:
     """Print the bill of a step: what each command costs in place, by repeating it in the same steps.
@@ -291,7 +378,7 @@ def cost(
     from suite import commands
     from suite.cost import CostLimits
 
-    options = _options(device, arm, rounds, overrides, seed)
+    options = _options(device, arm, rounds, overrides, seed, cuda_graphs)
     place = _place(output_dir)
     limits = CostLimits.of(budget_s, only)
     code = commands.cost(scenario, options, limits, place, _screen(is_json))
@@ -306,6 +393,7 @@ def check(
     arms: Arms = None,
     overrides: Set = None,
     seed: Seed = None,
+    cuda_graphs: CudaGraphs = None,
     is_json: Json = False,
 ) -> None:
     """Hold every output token against the oracle, without timing: at most 8 requests, in every rotation.
@@ -314,7 +402,7 @@ def check(
     """
     from suite import commands
 
-    options = _options(device, arms, None, overrides, seed)
+    options = _options(device, arms, None, overrides, seed, cuda_graphs)
     _leave(commands.check(paths, options, _screen(is_json)))
 
 
@@ -356,7 +444,7 @@ def list_known(
     kind: Annotated[Kind | None, typer.Argument(help="Everything where not given.")] = None,
     is_json: Json = False,
 ) -> None:
-    """List the scenarios, models, arms, devices or metrics there are."""
+    """List the scenarios, models, arms, devices, metrics or rules of validity there are."""
     from suite import commands
 
     kinds = [kind.value] if kind else [known.value for known in Kind]
@@ -366,12 +454,27 @@ def list_known(
 @app.command()
 def report(
     run_dir: RunDir,
+    form: Annotated[
+        ReportForm | None,
+        typer.Option(
+            "--format",
+            help="html: the page, in the folder; markdown: for a pull request; json: the summary.",
+            show_default="html",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Write it there instead.", metavar="FILE", show_default=False),
+    ] = None,
     is_json: Json = False,
 ) -> None:
     """Make the summary and the report of a run folder anew."""
     from suite import commands
 
-    _leave(commands.report(run_dir, _screen(is_json)))
+    if is_json and form not in (None, ReportForm.JSON):
+        raise SuiteError(f"--json and --format {form}: give one of them")
+    chosen = ReportForm.JSON if is_json else form or ReportForm.HTML
+    _leave(commands.report(run_dir, chosen.value, output, _screen(is_json)))
 
 
 @app.command()
@@ -576,11 +679,15 @@ def _options(
     rounds: int | None,
     overrides: list[str] | None,
     seed: int | None,
+    cuda_graphs: OnOff | None = None,
 ) -> Options:
     from suite.plan import Options
 
     names = tuple(name.strip() for name in arms.split(",")) if arms is not None else None
-    return Options(device, names, rounds, tuple(overrides or ()), seed)
+    given = tuple(overrides or ())
+    if cuda_graphs is not None:
+        given = (*given, f"runner.cuda_graphs={str(cuda_graphs is OnOff.ON).lower()}")
+    return Options(device, names, rounds, given, seed)
 
 
 def _place(output_dir: str) -> Path:
@@ -615,6 +722,8 @@ def main() -> None:
         app(prog_name="suite")
     except SystemExit as leaving:
         code = leaving.code
+    except KeyboardInterrupt:
+        code = EXIT_INTERRUPTED
     except OSError as error:
         if error.filename is not None or error.errno not in _REFUSED:
             raise

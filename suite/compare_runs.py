@@ -9,14 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from suite.checks import Finding
+from suite.checks import Finding, invalid_runs
 from suite.comparison import (
     CaseKey,
     Design,
     aa_floor,
     by_round,
     has_wrong_tokens,
-    invalid_runs,
     old_design,
     paired_runs,
     why_not_judged,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from suite.checks import Finding
+from suite.checks import Finding, invalid_runs
 from suite.metrics import DEFINITIONS
 from suite.ratios import Interval, Ratio, factor, holm, paired_ratio
 from suite.record import RunRecord, Status
@@ -26,8 +26,6 @@ _NOT_OPEN = ("all_at_once", "closed_loop")
 WRONG_ARM = "wrong by design, speed not judged"
 WRONG_TOKENS = "wrong tokens, speed not judged"
 WRONG_REFERENCE = "the reference arm has wrong tokens"
-
-_OF_ALL_ROUNDS = "too-few-rounds"  # a finding that says nothing against the run it stands at
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +112,6 @@ def compare(
         for key, group in cases.items()
         for comparison in _compare_case(group, design_of.get(key) or old_design(group), invalid)
     )
-
-
-def invalid_runs(findings: Iterable[Finding]) -> frozenset[str]:
-    """The runs that broke a rule, and so enter no comparison."""
-    return frozenset(finding.run_id for finding in findings if finding.rule != _OF_ALL_ROUNDS)
 
 
 def old_design(runs: Sequence[RunRecord]) -> Design:

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from suite.checks import Finding
-from suite.comparison import by_round, invalid_runs, why_not_judged
+from suite.checks import Finding, invalid_runs
+from suite.comparison import by_round, why_not_judged
 from suite.metrics import DEFINITIONS
 from suite.record import RunRecord
 
