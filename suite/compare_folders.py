@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from suite.checks import check_runs
+from suite.checks import Finding, check_runs
 from suite.compare_environments import EnvironmentDifference, environment_differences
 from suite.compare_result import FolderFacts, RunComparison
 from suite.compare_runs import Side, compare_sides
@@ -112,9 +112,18 @@ def side_of(loaded: LoadedRun) -> Side:
         name=str(loaded.path),
         runs=loaded.runs,
         design_of=designs(loaded.cases),
-        findings=tuple(check_runs(loaded.runs, loaded.request_records, loaded.step_records)),
+        findings=findings_of(loaded),
         interleaved=_interleaved(loaded),
     )
+
+
+def findings_of(loaded: LoadedRun) -> tuple[Finding, ...]:
+    """The rules that its runs broke, as its summary tells; found anew where that is missing or damaged."""
+    found = (loaded.summary or {}).get("findings")
+    is_damaged = any("findings are damaged" in text for text in loaded.warnings)
+    if isinstance(found, list) and not is_damaged:
+        return loaded.validity
+    return tuple(check_runs(loaded.runs, loaded.request_records, loaded.step_records))
 
 
 def _interleaved(loaded: LoadedRun) -> str | None:

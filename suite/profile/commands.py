@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.spans import Span
-from suite.checks import check_runs
+from suite.compare_folders import findings_of
 from suite.errors import SuiteError
 from suite.plan import Options
 from suite.profile.capture import Capture, Tool
@@ -86,8 +86,7 @@ def export(run_dir: Path, output: Path | None, screen: Screen) -> int:
 def export_rounds(run_dir: Path, output: Path | None, screen: Screen) -> int:
     """Write the rounds of a run as pytest-benchmark's storage. SuiteError where none has a value."""
     loaded = load_run(run_dir)
-    findings = check_runs(loaded.runs, loaded.request_records, loaded.step_records)
-    document, left_out = storage_document(loaded.runs, findings, loaded.environment)
+    document, left_out = storage_document(loaded.runs, findings_of(loaded), loaded.environment)
     rows = document["benchmarks"]
     assert isinstance(rows, list)
     if not rows:

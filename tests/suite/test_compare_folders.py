@@ -9,21 +9,23 @@ from html.parser import HTMLParser
 
 import pytest
 from compared_folders import ENVIRONMENT, experiment, write_folder
+from records import make_step
 from test_cli import ROOT, assert_refused, invoke
 
 from suite.child_environment import child_environment
+from suite.store import RunFolder
 
 SLOWER = ("--fail-on", "output_throughput<-3%")
 
 
-@pytest.fixture
-def base(tmp_path):
-    return write_folder(tmp_path / "base", experiment(1, ids=1.1))
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    return write_folder(tmp_path_factory.mktemp("runs") / "base", experiment(1, ids=1.1))
 
 
-@pytest.fixture
-def slow(tmp_path):
-    return write_folder(tmp_path / "slow", experiment(2, sync_ids=0.9, ids=1.1))
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory):
+    return write_folder(tmp_path_factory.mktemp("runs") / "slow", experiment(2, sync_ids=0.9, ids=1.1))
 
 
 def test_a_slower_run_is_told_and_fails_only_a_limit(base, slow):
@@ -133,6 +135,26 @@ def test_a_run_of_an_older_version_lacks_a_metric_and_one_of_another_schema_is_l
     assert result.exit_code == 0 and "schema version 99" in result.stdout
     assert "nothing was compared" in result.stdout and "has no partner in" in result.stdout
     assert invoke("compare", old, base, *SLOWER).exit_code == 1
+
+
+def test_runs_that_broke_a_rule_by_the_summary_or_by_what_was_recorded_do_not_enter(base, tmp_path):
+    slow = write_folder(tmp_path / "slow", experiment(2, sync_ids=0.9, ids=1.1))
+
+    def num_rounds():
+        document = json.loads(invoke("compare", base, slow, "--json").stdout)
+        return {one["arm"]: one["num_head_rounds"] for one in document["differences"]}
+
+    assert num_rounds() == {"sync-ids": 10, "ids": 10}
+    finding = {"run_id": "ids-r3", "rule": "noise", "message": "a", "remedy": "b", "is_timing": True}
+    (slow / "summary.json").write_text(json.dumps({"status": "completed", "findings": [finding]}))
+    assert num_rounds() == {"sync-ids": 10, "ids": 9}
+    RunFolder(slow).write_steps("sync-ids-r2", [make_step(0, 0, 30, num_tokens=3)])
+    assert num_rounds() == {"sync-ids": 10, "ids": 9}
+    for text in ('{"status": "completed"}', '{"status": "completed", "findings": 3}'):
+        (slow / "summary.json").write_text(text)
+        assert num_rounds() == {"sync-ids": 9, "ids": 10}
+    (slow / "summary.json").unlink()
+    assert num_rounds() == {"sync-ids": 9, "ids": 10}
 
 
 def test_names_cannot_break_a_markdown_table_or_the_page(base, slow, tmp_path):
