@@ -71,7 +71,7 @@ def cost_plan(path: Path, options: Options) -> Plan:
     arms = options.arms or (_default_arm(scenario),)
     rounds = MAX_ROUNDS if options.rounds is None else options.rounds
     device = timed_device(options.device)
-    options = replace(options, device=device, arms=arms, rounds=rounds, instrument="off")
+    options = replace(options, device=device, arms=arms, rounds=rounds, instrument="off", arms_option="--arm")
     return for_bill(make_plan([path], options))
 
 

@@ -31,6 +31,7 @@ _PACKAGES = (
     "pyarrow",
     "plotly",
     "nvtx",
+    "nvidia-ml-py",
     "pydantic",
     "ruamel.yaml",
     "rich",
@@ -88,6 +89,9 @@ class DeviceFacts(_Frozen):
     name: str
     num_threads: int
     torch_version: str
+    attention: str = ""
+    graph_sizes: tuple[int, ...] = ()
+    fuses_routes: bool = False
 
 
 class Environment(_Frozen):

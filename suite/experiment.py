@@ -18,6 +18,7 @@ from types import FrameType
 from typing import Protocol
 
 from suite.arms import named_arm
+from suite.checks import Finding, check_run
 from suite.environment import DeviceFacts, utc_text
 from suite.errors import SuiteError
 from suite.metrics import empty_metrics
@@ -35,6 +36,7 @@ from suite.protocol import (
     pack_case,
 )
 from suite.record import Failure, RunRecord, Status
+from suite.store import stored_records
 from suite.worker_process import WORKER_COMMAND, Deadline, Interrupted, WorkerGone, WorkerProcess
 
 OPEN_TIMEOUT_S = 300.0
@@ -138,7 +140,8 @@ class Experiment:
             self._observer.case_started(planned)
             budget_s = planned.until.budget_s if planned.until else 0.0
             left_s = budget_s - (time.monotonic() - begin)
-            self._run_case(planned, Pace(planned, share_s(left_s, len(self._plan.cases) - index)))
+            share = share_s(left_s, len(self._plan.cases) - index)
+            self._run_case(planned, Pace(planned, share, findings_of=self._findings_of))
         return self.records
 
     def _run_case(self, planned: PlannedCase, pace: Pace) -> None:
@@ -169,6 +172,16 @@ class Experiment:
                 yield run
             else:
                 self.records.append(record)
+
+    def _findings_of(self, record: RunRecord) -> Sequence[Finding]:
+        """What a run that was stored breaks by itself."""
+        if self._folder is None:
+            return ()
+        try:
+            requests, steps = stored_records(self._folder, record.run_id)
+        except SuiteError:
+            return ()  # who reads the folder is told of it
+        return check_run(record, requests, steps)
 
     def _open(self, worker: WorkerProcess, planned: PlannedCase) -> Failure | None:
         """Open the case; what is wrong with it would be wrong in every worker."""

@@ -44,6 +44,8 @@ MAX_ROUNDS = 10_000
 class Options:
     """What the command line says over every scenario; None leaves it to the scenario.
 
+    `arms_option` gave the arms, and is named where they are wrong.
+
     `until`: rounds go on until the intervals are narrow; with it `rounds` is the most there may be.
 
     `instrument`: of one more run of every arm, whose times enter no verdict; with "off" there is none.
@@ -62,6 +64,7 @@ class Options:
     is_traced: bool = False
     has_window: bool = False
     until: Precision | None = None
+    arms_option: str = "--arms"
 
     def document(self, device: str) -> dict[str, object]:
         """For config.yaml; `device` is the kind that was chosen."""
@@ -308,7 +311,7 @@ class Plan:
 def make_plan(paths: Sequence[Path], options: Options) -> Plan:
     """Load, expand and build all of it. SuiteError or RunnerError at the first mistake of the user's."""
     choose_device(options.device)
-    _check_arms(options.arms)
+    _check_arms(options.arms, options.arms_option)
     _check_rounds(options)
     return plan_scenarios(load_scenarios(paths, options), options)
 
@@ -428,16 +431,16 @@ def _files_in(directory: Path) -> Iterable[Path]:
     return files
 
 
-def _check_arms(arms: tuple[str, ...] | None) -> None:
+def _check_arms(arms: tuple[str, ...] | None, option: str) -> None:
     if arms is None:
         return
     for name in arms:
         try:
             named_arm(name)
         except SuiteError as error:
-            raise SuiteError(f"--arms {','.join(arms)}: {error}") from None
+            raise SuiteError(f"{option} {','.join(arms)}: {error}") from None
     if (reason := twice(arms)) is not None:
-        raise SuiteError(f"--arms {','.join(arms)}: {reason}")
+        raise SuiteError(f"{option} {','.join(arms)}: {reason}")
 
 
 def _check_rounds(options: Options) -> None:

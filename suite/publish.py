@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from suite.arms import named_arm
 from suite.attribution import Line, attribution
@@ -18,6 +19,9 @@ from suite.record import RunRecord
 from suite.step_costs import ArmKey, StepCosts
 from suite.store import SUMMARY, LoadedRun, RunFolder, load_run
 from suite.summary import ArmSummary, summarise, to_csv, to_document
+
+if TYPE_CHECKING:
+    from suite.report.data import ReportData
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,8 @@ class Published:
     bills: tuple[ArmBill, ...] = ()
     comparisons: tuple[Comparison, ...] = ()
     attribution: tuple[Line, ...] = ()
+    break_even: tuple[Cell, ...] = ()
+    data: ReportData | None = None  # what the page was made of
     summary: Mapping[str, object] = field(default_factory=dict)  # what summary.json holds
 
     def document(self) -> dict[str, object]:
@@ -85,17 +91,28 @@ def publish(path: Path, is_interrupted: bool | None = None) -> Published:
         bills=summed.bills,
         comparisons=summed.comparisons,
         attribution=summed.attribution,
+        break_even=summed.break_even,
+        data=data,
         summary=summed.document,
     )
 
 
 def sum_up(loaded: LoadedRun, is_interrupted: bool) -> Summed:
     """The summary of a run folder; steps and requests are read a run at a time, so that any number fits."""
-    findings = tuple(check_runs(loaded.runs, loaded.request_records, loaded.step_records))
+    design_of = designs(loaded.cases)
+    findings = tuple(
+        check_runs(
+            loaded.runs,
+            loaded.request_records,
+            loaded.step_records,
+            loaded.spans,
+            {key: design.metrics for key, design in design_of.items()},
+        )
+    )
     arms = summarise(loaded.runs, findings)
     costs = costs_by_arm(loaded.runs, loaded)
-    comparisons = compare(loaded.runs, designs(loaded.cases), findings)
-    cells = break_even(loaded.runs, designs(loaded.cases), findings)
+    comparisons = compare(loaded.runs, design_of, findings)
+    cells = break_even(loaded.runs, design_of, findings)
     document = to_document(arms, findings, loaded.skipped, is_interrupted, costs, comparisons)
     bills = arm_bills(loaded.whole_runs, loaded.step_records, loaded.spans)
     if bills:

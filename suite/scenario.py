@@ -18,7 +18,7 @@ import psutil
 from pydantic import Field, field_validator, model_validator
 from ruamel.yaml import YAML
 
-from runner.config import RunnerConfig
+from runner.config import Attention, RunnerConfig
 from runner.core import MAX_LOGPROBS, RunnerError, usable_cores
 from runner.models import ModelSpec
 from suite.arms import named_arm, twice, why_not
@@ -65,6 +65,7 @@ _YOUNG_ARRIVAL_KEYS: Mapping[str, object] = {
 }
 
 ISOLATED = "isolation: process: every run was made in a fresh process with a device of its own"
+_YOUNG_RUNNER_KEYS: Mapping[str, object] = {"attention": "auto", "cuda_graphs": True}
 
 Repeats = Annotated[int, Field(ge=1, le=MAX_REPEATS)]
 
@@ -95,6 +96,8 @@ class RunnerSection(StrictModel):
     num_speculative_tokens: Annotated[int, Field(ge=0, le=256)] = _DEFAULTS.num_speculative_tokens
     prompt_lookup_min: Annotated[int, Field(ge=1, le=256)] = _DEFAULTS.prompt_lookup_min
     prompt_lookup_max: Annotated[int, Field(ge=1, le=256)] = _DEFAULTS.prompt_lookup_max
+    attention: Attention = _DEFAULTS.attention
+    cuda_graphs: bool = _DEFAULTS.cuda_graphs
 
 
 class ScenarioKeys(StrictModel):
@@ -342,7 +345,7 @@ def _check_lookup(sizes: RunnerSection) -> None:
 
 def _check_last_arrival(scenario: Scenario, demand: Demand) -> None:
     last_s = demand.needs[-1].arrival_s
-    if last_s < scenario.timeout_s:
+    if scenario.traffic.steps is not None or last_s < scenario.timeout_s:
         return
     arrivals, key, mend = scenario.traffic.arrivals, "", "raise the rate or timeout_s, or lower "
     process = process_of(arrivals)
@@ -414,6 +417,9 @@ def _case_id(scenario: Scenario) -> str:
     for name, default in _YOUNG_ARRIVAL_KEYS.items():
         if content["traffic"]["arrivals"].get(name, default) == default:
             content["traffic"]["arrivals"].pop(name, None)
+    for name, default in _YOUNG_RUNNER_KEYS.items():
+        if content["runner"].get(name, default) == default:
+            content["runner"].pop(name, None)
     steps = content["traffic"].pop("steps")
     if steps is not None:
         content["traffic"]["steps"] = _recorded_digest(steps) if "recorded" in steps else steps

@@ -53,6 +53,9 @@ DAMAGED_RUNS = "runs.damaged.jsonl"
 
 _OF_RUNS = {STEPS: ".parquet", REQUESTS: ".parquet", SPANS: ".parquet", TRACES: ".json"}
 
+OTHER_FOLDER = "another folder with --output-dir (what was written before is kept)"
+OTHER_FILE = "another file with --output"
+
 _MAX_NAME = 48
 _PIECE_ROWS = 65_536
 _PLAIN_NAME = re.compile(r"[a-z0-9](?:[a-z0-9_-]*[a-z0-9])?")
@@ -63,11 +66,12 @@ _STEP_DERIVED = ("host_ns", "device_ns")
 _REQUEST_TEXT = ("request_id", "kind", "finish_reason", "error")
 _REQUEST_LISTS = ("token_ns", "output_ids")
 _REQUEST_FLOATS = ("logprobs",)  # a list, or nothing
+_REQUEST_IDS = ("expected_ids",)  # likewise
 # Columns that came with a feature, and what they are in a table written before it.
 _LATER: Mapping[str, int | None] = {
     **dict.fromkeys(("hash_ns", "num_draft_tokens", "num_accepted_tokens"), 0),
     **dict.fromkeys(("num_cached_tokens", "num_drafted_tokens"), 0),
-    "logprobs": None,
+    **dict.fromkeys(("logprobs", "expected_from", "expected_ids")),
 }
 _REQUEST_NULLABLE = (
     "first_scheduled_ns",
@@ -76,13 +80,14 @@ _REQUEST_NULLABLE = (
     "num_tokens_wrong",
     "num_tokens_tied",
     "first_wrong",
+    "expected_from",
 )
 _LATENCIES = ("ttft_ms", "tpot_ms", "e2e_ms", "queue_delay_ms", "send_delay_ms", "max_itl_ms")
 _CONSTRUCTION_ERRORS = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, AssertionError)
 _UNDEFINED = "undefined"  # "tpot_ms: one output token"; empty where every latency is defined
 
 _SPAN_NULLABLE = ("start_ns", "end_ns", "reason")
-_MAY_BE_NULL = (*_REQUEST_NULLABLE, *_REQUEST_FLOATS, *_LATENCIES, "error", _UNDEFINED)
+_MAY_BE_NULL = (*_REQUEST_NULLABLE, *_REQUEST_FLOATS, *_REQUEST_IDS, *_LATENCIES, "error", _UNDEFINED)
 
 
 def safe_name(text: str) -> str:
@@ -182,7 +187,7 @@ class RunFolder:
             target = self.path / f"{DAMAGED_RUNS}.{number}"
         with _refusals(target):
             content = (self.path / RUNS).read_bytes()
-        return write_file(target, content)
+        return write_file(target, content, OTHER_FOLDER)
 
     def clear_leftovers(self, run_ids: Collection[str]) -> None:
         """Remove what a kill left: files half written, and tables of runs other than these."""
@@ -243,9 +248,12 @@ class RunFolder:
         return path
 
 
-def write_file(path: Path, content: bytes) -> Path:
-    """Write a file whole or not at all. SuiteError naming the path where the disk refuses."""
-    _replace(path, content)
+def write_file(path: Path, content: bytes, other: str = OTHER_FILE) -> Path:
+    """Write a file whole or not at all. SuiteError naming the path where the disk refuses.
+
+    `other`: what the user may choose instead, by which option.
+    """
+    _replace_by(path, lambda file: file.write(content), other)
     return path
 
 
@@ -265,15 +273,14 @@ def _check_parent(parent: Path) -> None:
 
 
 @contextmanager
-def _refusals(path: Path) -> Iterator[None]:
+def _refusals(path: Path, other: str = OTHER_FOLDER) -> Iterator[None]:
     """Turns the operating system's refusals into a SuiteError with the path."""
     try:
         yield
     except OSError as error:
         where = error.filename or path
         raise SuiteError(
-            f"cannot write {where}: {error.strerror or error}; free some space or choose another "
-            "folder with --output-dir (what was written before is kept)"
+            f"cannot write {where}: {error.strerror or error}; free some space or choose {other}"
         ) from error
 
 
@@ -306,8 +313,8 @@ def _replace_table(path: Path, table: pa.Table) -> None:
     _replace_by(path, lambda file: pq.write_table(table, file, compression="zstd"))
 
 
-def _replace_by(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    with _refusals(path):
+def _replace_by(path: Path, write: Callable[[BinaryIO], object], other: str = OTHER_FOLDER) -> None:
+    with _refusals(path, other):
         replace_file(path, write)
 
 
@@ -357,7 +364,7 @@ def _request_schema() -> pa.Schema:
 
     types = {
         **dict.fromkeys(_REQUEST_TEXT, pa.string()),
-        **dict.fromkeys(_REQUEST_LISTS, pa.list_(pa.int64())),
+        **dict.fromkeys((*_REQUEST_LISTS, *_REQUEST_IDS), pa.list_(pa.int64())),
         **dict.fromkeys(_REQUEST_FLOATS, pa.list_(pa.float64())),
         **dict.fromkeys(_LATENCIES, pa.float64()),
         _UNDEFINED: pa.string(),
@@ -439,6 +446,14 @@ class LoadedRun:
         """A row a request, by column of RequestRecord and its latencies; no rows as for steps."""
         return _frame(self._readable(REQUESTS, run_id))
 
+    def micro(self) -> Mapping[str, Any]:
+        """The document of write_micro; empty where there is none. SuiteError for one that is damaged."""
+        path, faults = self.path / MICRO, list[str]()
+        found = _read_json(path, faults) if path.is_file() else {}
+        if faults:
+            raise SuiteError(faults[0])
+        return found or {}
+
     def ceilings(self) -> Mapping[str, Any]:
         """The document of write_ceilings; empty where there is none. SuiteError for one that is damaged."""
         path, faults = self.path / CEILINGS, list[str]()
@@ -468,6 +483,12 @@ class LoadedRun:
     def _readable(self, kind: str, run_id: str) -> pa.Table:
         is_damaged = _table_name(kind, run_id) in self.damaged
         return _schema(kind).empty_table() if is_damaged else _table(self.path, kind, run_id)
+
+
+def stored_records(path: Path, run_id: str) -> tuple[list[RequestRecord], list[StepRecord]]:
+    """The requests and the steps of one run of a folder that is still being written."""
+    requests = [record for piece in _pieces(path, REQUESTS, run_id) for record in _request_records(piece)]
+    return requests, [record for piece in _pieces(path, STEPS, run_id) for record in _step_records(piece)]
 
 
 def load_run(path: Path) -> LoadedRun:

@@ -70,6 +70,7 @@ def test_requests_come_back_as_they_were_nulls_and_big_numbers_included(folder):
         make_request("e", logprobs=(-0.1, -(2.0**-40), -1e-9)),
         failed_request("f"),
         make_request("g", token_ms=(), logprobs=()),
+        make_request("h", first_wrong=1, expected_from=0, expected_ids=(7, 2**40)),
     ]
     folder.write_requests("r", requests)
     loaded = load_run(folder.path)
@@ -173,6 +174,7 @@ def test_tables_of_before_caching_drafts_and_logprobs_are_read_as_having_had_non
     folder.write_steps("r", [make_step(0, 0, 1)])
     later = {"steps": ["hash_ns", "num_draft_tokens", "num_accepted_tokens"]}
     later["requests"] = ["num_cached_tokens", "num_drafted_tokens", "num_accepted_tokens", "logprobs"]
+    later["requests"] += ["expected_from", "expected_ids"]
     for kind, names in later.items():
         path = folder.path / kind / "r.parquet"
         pq.write_table(pq.read_table(path).drop_columns(names), path)
