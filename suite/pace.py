@@ -67,6 +67,7 @@ class Pace:
         compared = [one.ratio for one in found if one.verdict.word is not Word.NONE]
         told = f"after {num_rounds} round{'' if num_rounds == 1 else 's'}"
         num_valid = min([num_rounds, *(ratio.num_rounds for ratio in compared)])
+        told += "" if num_valid == num_rounds else f", {num_valid} of them valid for every comparison,"
         if until.is_reached([ratio.interval for ratio in compared], num_valid):
             return f"{told} every interval is at most {until.percent:g} % wide"
         starts = self._round_starts_s

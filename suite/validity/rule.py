@@ -19,8 +19,9 @@ FAULT = "a fault of the program: please report it with the run folder"
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`text` says what must hold. `is_timing`: what it finds casts doubt on the times, not on the tokens or the accounts.
+    """`text` says what must hold.
 
+    `is_timing`: what it finds casts doubt on the times, not on the tokens or the accounts.
     `is_of_run`: a run that breaks it enters no figure. Else what it finds is about all rounds of an arm, and
     says nothing against the run it stands at.
     """
@@ -174,7 +175,8 @@ _TIMING = (
     ),
     Rule(
         "drift",
-        "over the rounds of an arm no figure that decides has a trend of 3 % or more (slope of its logarithm, p < 0.01)",
+        "over the rounds of an arm no figure that decides has a trend of 3 % or more (slope of its logarithm, "
+        "p < 0.01)",
         "warm up for longer (warmup_rounds), let the machine settle, and run again; ratios of arms in the "
         "same rounds are hurt less than the figures themselves",
         is_timing=True,

@@ -141,13 +141,19 @@ def test_a_case_stops_after_a_whole_round_and_its_instrumented_runs_are_made_all
     assert max(rounds_of(quiet)) + 1 == MIN_ROUNDS and why.startswith("after 10 rounds every interval")
 
 
+VALID = "of them valid for every comparison,"
+
+
 def test_invalid_runs_are_no_rounds_and_in_no_interval_that_decides(planned):
     """Every third round has one INVALID run, far off: ten valid rounds are there after 14."""
     (case,) = planned("sync-ids", "ids").cases
     made, why = paced(case, noise=1e-6, is_invalid=lambda run: run.arm == "ids" and run.round % 3 == 0)
-    assert max(rounds_of(made)) + 1 == 15 and why.startswith("after 15 rounds every interval is at most 1 %")
+    assert (
+        max(rounds_of(made)) + 1 == 15
+        and why == f"after 15 rounds, 10 {VALID} every interval is at most 1 % wide"
+    )
     made, why = paced(case, noise=1e-6, limit_s=999.0, is_invalid=lambda run: run.arm == "ids")
-    assert why == "after 32 rounds its share of the budget, 999 s, was spent"
+    assert why == f"after 32 rounds, 0 {VALID} its share of the budget, 999 s, was spent"
 
 
 def test_a_spent_budget_ends_a_case_whose_intervals_are_still_wide(planned):
