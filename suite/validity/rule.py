@@ -175,8 +175,8 @@ _TIMING = (
     ),
     Rule(
         "drift",
-        "over the rounds of an arm no figure that decides has a trend of 3 % or more (slope of its logarithm, "
-        "p < 0.01)",
+        "over the rounds of an arm no figure that decides has a trend of 3 % or more (slope of its "
+        "logarithm, p < 0.01)",
         "warm up for longer (warmup_rounds), let the machine settle, and run again; ratios of arms in the "
         "same rounds are hurt less than the figures themselves",
         is_timing=True,
