@@ -6,14 +6,20 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from mutants import (
+    attribution,
     caching,
     checking,
+    comparing,
     device_half,
     drafts,
+    figures,
+    gpu_path,
     host_half,
+    keeping,
     measuring,
     micro,
     planning,
+    reporting,
     sampling,
     traffic,
     validity,
@@ -31,7 +37,22 @@ def by_name(mutants: Iterable[Mutant]) -> Mapping[str, Mutant]:
 
 
 _PARTS = (
-    *(planning, host_half, device_half, sampling, drafts, caching, checking, measuring, micro),
-    *(traffic, validity),
+    attribution,
+    planning,
+    host_half,
+    device_half,
+    gpu_path,
+    sampling,
+    drafts,
+    caching,
+    checking,
+    measuring,
+    micro,
+    traffic,
+    keeping,
+    comparing,
+    figures,
+    validity,
+    reporting,
 )
 CATALOGUE = by_name(mutant for part in _PARTS for mutant in part.MUTANTS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mutants import hazards
 from mutants.mutant import Mutant
 
-_ATTENTION = "runner/kernels/attention.py"
+_ATTENTION = "runner/kernels/sdpa_attention.py"
 _PROGRAM = "runner/kernels/program.py"
 _DENSE = "tests/runner/kernels/test_attention.py::"
 _COMMANDS = "tests/runner/kernels/test_program.py::"

@@ -263,7 +263,9 @@ class Upload(Command):
 class Positions(Command):
     """Derive positions, context lengths and slot mapping of `count` tokens from `buffer`.
 
-    The other fields are its MetadataLayout, which later commands of the step read as well.
+    The other fields are its MetadataLayout, which later commands of the step read as well. With a ring
+    buffer `routed`, the ids that the last step sampled are taken from it in the same launch, as RouteIds
+    would by route_target and route_source.
     """
 
     operation: ClassVar[str] = "positions"
@@ -276,6 +278,7 @@ class Positions(Command):
     derives_flags: bool
     by_slot: bool = False
     num_drafted: int = 0
+    routed: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,11 +391,21 @@ class Merge(Command):
 
 @dataclass(frozen=True, slots=True)
 class Forward(Command):
-    """The model over `count` packed tokens; `inputs` says what it reads."""
+    """The model over `count` packed tokens; `inputs` says what it reads.
+
+    What its launches are sized by, since the host knows it without asking the device: rows of `max_query`
+    tokens, `num_decodes` rows of one, and contexts of `max_context` positions, guesses of the host included.
+    A step of one token a row may run as the captured graph of `graph` rows, those beyond its own padded; 0
+    is none.
+    """
 
     operation: ClassVar[str] = "forward"
     count: int
     inputs: Literal["input_ids", "inputs_embeds"]
+    max_query: int
+    max_context: int
+    num_decodes: int
+    graph: int = 0
 
 
 @dataclass(frozen=True, slots=True)

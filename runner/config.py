@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from runner.core import RunnerError
 from runner.models import ModelSpec
@@ -15,7 +15,9 @@ from runner.models import ModelSpec
 Scheduling = Literal["sync", "async"]
 RequestedScheduling = Literal["auto", "sync", "async"]
 Rules = Literal["default", "gated"]
+Attention = Literal["auto", "sdpa", "varlen", "triton"]
 
+_TRUTH_VALUES = frozenset({"prefix_caching", "cuda_graphs"})
 _MAY_BE_ZERO = frozenset({"host_work_us", "num_speculative_tokens"})
 _ASYNC_SPECULATIVE_METHODS = frozenset(
     {"eagle", "eagle3", "mtp", "ngram_gpu", "draft_model", "dspark", "dflash"}
@@ -34,6 +36,8 @@ class RunnerConfig:
     of fewer, down to `prompt_lookup_min`.
     `num_resident_rows` supplied rows fit the arena of the arms that keep them on the device. `host_work_us`
     is busy host time added to every step: it stands for tokenising, detokenising, a slow scheduler.
+    `attention` is how attention is computed, by default the best that the machine can; `cuda_graphs` captures
+    decode steps on a GPU and replays them.
     """
 
     max_num_seqs: int = 16
@@ -51,17 +55,14 @@ class RunnerConfig:
     num_speculative_tokens: int = 0
     prompt_lookup_min: int = 1
     prompt_lookup_max: int = 3
+    attention: Attention = "auto"
+    cuda_graphs: bool = True
 
     def __post_init__(self) -> None:
         for item in fields(self):
-            value, least = getattr(self, item.name), 0 if item.name in _MAY_BE_ZERO else 1
-            if item.name == "prefix_caching":
-                if not isinstance(value, bool):
-                    raise RunnerError(f"runner.prefix_caching is {value!r}; it must be true or false")
-            elif isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise RunnerError(
-                    f"runner.{item.name} is {value!r}; it must be a whole number of at least {least}"
-                )
+            rule = _broken_rule(item.name, getattr(self, item.name))
+            if rule is not None:
+                raise RunnerError(f"runner.{item.name} is {getattr(self, item.name)!r}; it must be {rule}")
         if self.prompt_lookup_min > self.prompt_lookup_max:
             raise RunnerError(
                 f"runner.prompt_lookup_min is {self.prompt_lookup_min}, more than "
@@ -84,6 +85,18 @@ class RunnerConfig:
     @property
     def max_blocks_per_seq(self) -> int:
         return -(-self.max_model_len // self.block_size)
+
+
+def _broken_rule(name: str, value: object) -> str | None:
+    """What a field's value must be and is not."""
+    if name in _TRUTH_VALUES:
+        return None if isinstance(value, bool) else "true or false"
+    if name == "attention":
+        known = get_args(Attention)
+        return None if value in known else f"one of {', '.join(known)}"
+    least = 0 if name in _MAY_BE_ZERO else 1
+    is_right = isinstance(value, int) and not isinstance(value, bool) and value >= least
+    return None if is_right else f"a whole number of at least {least}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -274,14 +274,12 @@ class RequestState:
     resident_first: int | None = None
     finish_reason: FinishReason | None = None
     error: str | None = None
-    num_prompt: int = field(init=False)  # kept: read several times a step for every row
+    num_prompt: int = field(init=False)  # kept, like its id: read several times a step for every row
+    request_id: str = field(init=False)
 
     def __post_init__(self) -> None:
         self.num_prompt = len(self.request.prompt)
-
-    @property
-    def request_id(self) -> str:
-        return self.request.request_id
+        self.request_id = self.request.request_id
 
     @property
     def num_tokens(self) -> int:
@@ -390,6 +388,9 @@ def usable_cores() -> int:
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
+AttentionName = Literal["sdpa", "varlen", "triton"]
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
     """Facts of the device a run used, for its record."""
@@ -398,3 +399,6 @@ class DeviceInfo:
     name: str
     num_threads: int
     torch_version: str
+    attention: str = ""  # how attention is computed, and the library where it is not torch's own
+    graph_sizes: tuple[int, ...] = ()  # of the captured decode steps, in rows
+    fuses_routes: bool = False  # in those, sampled ids are routed along with the positions

@@ -169,7 +169,15 @@ class Executor:
         self._tells_drafts = self._speculates and not is_async
         self._device = device
         self._batch = InputBatch(model, config, clears_supplied_ids=arm.keeps_rows_resident)
-        self._compiler = StepCompiler(model, config, arm, device.host, self._tells_drafts)
+        self._compiler = StepCompiler(
+            model,
+            config,
+            arm,
+            device.host,
+            self._tells_drafts,
+            device.info.graph_sizes,
+            device.info.fuses_routes,
+        )
         self._last: InFlight | None = None
 
     @property

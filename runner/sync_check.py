@@ -15,10 +15,10 @@ SyncCheck = Literal["off", "warn", "error"]
 ANY_COMMAND = "*"
 
 ALLOWED: dict[tuple[str, str], str] = {
-    ("positions", "runner/kernels/program.py:Program._positions"): (
-        "the geometry's host lists, which the reference attention loops over"
+    ("forward", "runner/kernels/sdpa_attention.py:_Rows.read"): (
+        "where the rows lie, which the reference attention loops over"
     ),
-    ("forward", "runner/kernels/attention.py:_decode_group"): (
+    ("forward", "runner/kernels/sdpa_attention.py:_decode_group"): (
         "the same attention makes index tensors of those lists, and asks for the width of a group of decodes"
     ),
     ("encode", "transformers"): "the vision tower of transformers reads its grid and makes tensors of it",

@@ -157,7 +157,7 @@ def attribution(
     invalid = invalid_runs(findings)
     cases: dict[tuple[str, str], list[RunRecord]] = {}
     for run in runs:
-        if run.step_list is not None:
+        if run.step_list is not None and not run.repeats:
             cases.setdefault((run.scenario, run.case_id), []).append(run)
     return tuple(line for group in cases.values() for line in _Case(group, steps_of, invalid, bills).lines())
 
@@ -215,6 +215,7 @@ class _Case:
     def lines(self) -> tuple[Line, ...]:
         """Line by line, each on every kind of step there is, with Holm's correction over all of them."""
         kinds = {kind for run in self._listed() for kind in run.commands}
+        kinds |= {kind for _, _, kind in self._times}
         found = [self._line(pair, kind) for pair in self._pairs() for kind in KINDS if kind in kinds]
         return tuple(_decided(found))
 

@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 from runner.measure import StepRecord
 from runner.spans import Span
+from suite.errors import SuiteError
 from suite.record import RequestRecord, RunRecord, Status
 from suite.validity import accounts, machine, nesting, rounds, schedule, steadiness, tokens
 from suite.validity.rule import FAULT, RULES, Finding, Rule, broken, invalid_runs
@@ -35,12 +36,37 @@ def check_runs(
     judged = [run for run in runs if not run.is_warmup and run.status is not Status.INTERRUPTED]
     findings: list[Finding] = []
     for run in judged:
-        findings += check_run(run, requests_of(run.run_id), steps_of(run.run_id))
+        findings += _check_recorded(run, requests_of, steps_of)
         if spans_of is not None and run.is_instrumented and run.is_completed:
-            findings += nesting.spans_within_step(run, steps_of(run.run_id), spans_of(run.run_id))
+            findings += _check_spans(run, steps_of, spans_of)
     findings += machine.gpu_clocks([run for run in judged if run.is_timed_alike and run.is_completed])
     measured = [run for run in judged if run.is_measured]
     return [*findings, *rounds.over_rounds(measured, invalid_runs(findings), metrics_of)]
+
+
+def _check_recorded(
+    run: RunRecord,
+    requests_of: Callable[[str], Sequence[RequestRecord]],
+    steps_of: Callable[[str], Sequence[StepRecord]],
+) -> list[Finding]:
+    """Of a run whose tables are gone only what its record says can be judged."""
+    try:
+        requests, steps = requests_of(run.run_id), steps_of(run.run_id)
+    except SuiteError as error:
+        return [broken("tables-damaged", run, str(error)), *tokens.tokens(run), *tokens.logprobs(run)]
+    return check_run(run, requests, steps)
+
+
+def _check_spans(
+    run: RunRecord,
+    steps_of: Callable[[str], Sequence[StepRecord]],
+    spans_of: Callable[[str], Sequence[Span]],
+) -> list[Finding]:
+    """Damaged steps or spans are told elsewhere, and cost their own figures only."""
+    try:
+        return [*nesting.spans_within_step(run, steps_of(run.run_id), spans_of(run.run_id))]
+    except SuiteError:
+        return []
 
 
 def check_run(

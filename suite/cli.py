@@ -21,6 +21,7 @@ from suite.errors import SuiteError
 if TYPE_CHECKING:
     from suite.commands import Screen
     from suite.plan import Options
+    from suite.resume import Given
 
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
@@ -51,6 +52,11 @@ class SyncCheck(StrEnum):
     ERROR = "error"
 
 
+class OnOff(StrEnum):
+    ON = "on"
+    OFF = "off"
+
+
 class Profiler(StrEnum):
     NSYS = "nsys"
     TORCH = "torch"
@@ -58,6 +64,20 @@ class Profiler(StrEnum):
 
 class Form(StrEnum):
     PERFETTO = "perfetto"
+    PYTEST_BENCHMARK = "pytest-benchmark"
+
+
+class CompareForm(StrEnum):
+    TABLE = "table"
+    MARKDOWN = "markdown"
+    JSON = "json"
+    HTML = "html"
+
+
+class ReportForm(StrEnum):
+    HTML = "html"
+    MARKDOWN = "markdown"
+    JSON = "json"
 
 
 class Commands(typer.core.TyperGroup):
@@ -123,6 +143,13 @@ Seed = Annotated[
     int | None,
     typer.Option("--seed", help="Instead of the scenario's.", metavar="N", parser=_whole_number),
 ]
+CudaGraphs = Annotated[
+    OnOff | None,
+    typer.Option(
+        "--cuda-graphs",
+        help="Capture decode steps on a GPU and replay them, whatever the scenario says (on by default).",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
 RunDir = Annotated[Path, typer.Argument(help="The folder of a run.", metavar="RUN_DIR")]
 OutputDir = Annotated[
@@ -131,9 +158,28 @@ OutputDir = Annotated[
 ]
 
 
+FailOn = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--fail-on",
+        help="Exit code 1 where the whole interval of a change lies beyond: 'output_throughput<-3%' or "
+        "'p99_ttft_ms>+5%'; repeatable.",
+        metavar="LIMIT",
+    ),
+]
+
+
 @app.command()
 def run(
-    paths: Paths,
+    context: typer.Context,
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="PATHS...",
+            help="Scenario files, or directories: of one, the *.yaml files directly in it.",
+            show_default=False,
+        ),
+    ] = None,
     device: Device = "auto",
     arms: Arms = None,
     rounds: Rounds = None,
@@ -141,6 +187,7 @@ def run(
     overrides: Set = None,
     is_dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and show what would be run.")] = False,
     seed: Seed = None,
+    cuda_graphs: CudaGraphs = None,
     is_json: Json = False,
     instrument: Annotated[
         Instrument,
@@ -194,6 +241,15 @@ def run(
     label: Annotated[
         str | None, typer.Option("--label", help="A name in the folder's name.", metavar="TEXT")
     ] = None,
+    resumed: Annotated[
+        Path | None,
+        typer.Option(
+            "--resume",
+            help="Finish the run in this folder, which was interrupted or killed. PATHS and options need not "
+            "be given; those that are must be what it began with.",
+            metavar="RUN_DIR",
+        ),
+    ] = None,
     is_strict: Annotated[
         bool,
         typer.Option(
@@ -201,18 +257,27 @@ def run(
             help="Exit with 1 where a run is INVALID for timing: noise, load, drift, too few rounds.",
         ),
     ] = False,
+    baseline: Annotated[
+        str | None,
+        typer.Option(
+            "--baseline",
+            help="Run that commit's code as well, in turns with this, and tell what differs.",
+            metavar="GITREF",
+        ),
+    ] = None,
+    fail_on: FailOn = None,
 ) -> None:
     """Run scenarios; write records, summary and report; print the results.
 
-    Exit codes: 0 fine; 1 wrong tokens in a right arm, wrong accounts, or a run failed, and with --strict
-    INVALID for timing; 2 usage or configuration; 130 interrupted, partial results kept.
+    Exit codes: 0 fine; 1 wrong tokens in a right arm, wrong accounts, or a run failed, --fail-on is broken,
+    and with --strict INVALID for timing; 2 usage or configuration; 130 interrupted, partial results kept.
     """
     from suite import commands
     from suite.goodput import goodput_override
     from suite.precision import read_precision
 
     options = replace(
-        _options(device, arms, rounds, overrides, seed),
+        _options(device, arms, rounds, overrides, seed, cuda_graphs),
         instrument=instrument.value,
         sync_check=sync_check.value,
         is_traced=is_traced,
@@ -224,11 +289,61 @@ def run(
         raise SuiteError(f"{which} is about the run with instruments, and --instrument is off: leave it out")
     if goodput is not None:
         options = replace(options, overrides=(*options.overrides, goodput_override(goodput)))
-    place = _place(output_dir)
-    code = commands.run(paths, options, place, label, is_dry_run, _screen(is_json), is_strict)
+    if resumed is not None:
+        given = _given(context, tuple(paths or ()), options)
+        code = commands.resume(resumed, given, _screen(is_json), is_strict)
+    elif not paths:
+        raise SuiteError(
+            "Missing argument PATHS: name scenario files, or a run to finish by --resume RUN_DIR"
+        )
+    elif baseline is not None:
+        from suite.baseline_run import run_against
+        from suite.compare_folders import CompareOptions
+
+        limits, place = CompareOptions.of(None, fail_on, False), _place(output_dir)
+        code = run_against(paths, options, baseline, limits, place, label, is_dry_run, _screen(is_json))
+    elif fail_on:
+        raise SuiteError("--fail-on goes with --baseline GITREF; of two run folders, compare has it")
+    else:
+        place = _place(output_dir)
+        code = commands.run(paths, options, place, label, is_dry_run, _screen(is_json), is_strict)
     if not is_dry_run:
         _finish_output()  # what was measured decides the exit code, whoever reads the table
     _leave(code)
+
+
+_RESUMABLE = {
+    "device": "device",
+    "arms": "arms",
+    "rounds": "rounds",
+    "overrides": "set",
+    "goodput": "set",
+    "seed": "seed",
+    "instrument": "instrument",
+    "sync_check": "sync_check",
+    "is_traced": "torch_trace",
+    "has_window": "window",
+    "until_precision": "until_precision_percent",
+    "budget": "budget_s",
+}
+"""Parameter of `run` -> the key of config.yaml that says what it was."""
+
+_NEW_ONLY = {"output_dir": "--output-dir", "label": "--label", "is_dry_run": "--dry-run"}
+
+
+def _given(context: typer.Context, paths: tuple[Path, ...], options: Options) -> Given:
+    """What was said beside --resume. SuiteError for what only a new run has."""
+    from suite.resume import Given
+
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    names = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
+    for name in names:
+        if name in _NEW_ONLY:
+            raise SuiteError(
+                f"{_NEW_ONLY[name]} does not go with --resume: a run is finished in its own folder"
+            )
+    keys = dict.fromkeys(_RESUMABLE[name] for name in names if name in _RESUMABLE)
+    return Given(paths, options, tuple(keys))
 
 
 @app.command()
@@ -253,6 +368,7 @@ def cost(
     output_dir: OutputDir = "results",
     overrides: Set = None,
     seed: Seed = None,
+    cuda_graphs: CudaGraphs = None,
     is_json: Json = False,
 ) -> None:
     """Print the bill of a step: what each command costs in place, by repeating it in the same steps.
@@ -262,7 +378,7 @@ def cost(
     from suite import commands
     from suite.cost import CostLimits
 
-    options = _options(device, arm, rounds, overrides, seed)
+    options = _options(device, arm, rounds, overrides, seed, cuda_graphs)
     place = _place(output_dir)
     limits = CostLimits.of(budget_s, only)
     code = commands.cost(scenario, options, limits, place, _screen(is_json))
@@ -277,6 +393,7 @@ def check(
     arms: Arms = None,
     overrides: Set = None,
     seed: Seed = None,
+    cuda_graphs: CudaGraphs = None,
     is_json: Json = False,
 ) -> None:
     """Hold every output token against the oracle, without timing: at most 8 requests, in every rotation.
@@ -285,7 +402,7 @@ def check(
     """
     from suite import commands
 
-    options = _options(device, arms, None, overrides, seed)
+    options = _options(device, arms, None, overrides, seed, cuda_graphs)
     _leave(commands.check(paths, options, _screen(is_json)))
 
 
@@ -337,29 +454,114 @@ def list_known(
 @app.command()
 def report(
     run_dir: RunDir,
+    form: Annotated[
+        ReportForm | None,
+        typer.Option(
+            "--format",
+            help="html: the page, in the folder; markdown: for a pull request; json: the summary.",
+            show_default="html",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Write it there instead.", metavar="FILE", show_default=False),
+    ] = None,
     is_json: Json = False,
 ) -> None:
     """Make the summary and the report of a run folder anew."""
     from suite import commands
 
-    _leave(commands.report(run_dir, _screen(is_json)))
+    if is_json and form not in (None, ReportForm.JSON):
+        raise SuiteError(f"--json and --format {form}: give one of them")
+    chosen = ReportForm.JSON if is_json else form or ReportForm.HTML
+    _leave(commands.report(run_dir, chosen.value, output, _screen(is_json)))
+
+
+@app.command()
+def compare(
+    run_dirs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN_DIR...", help="Run folders; the first is the base.", show_default=False),
+    ],
+    metrics: Annotated[
+        list[str] | None,
+        typer.Option("--metric", help="Instead of the primary ones; repeatable.", metavar="NAME"),
+    ] = None,
+    fail_on: FailOn = None,
+    is_across_machines: Annotated[
+        bool,
+        typer.Option("--across-machines", help="Compare runs of different machines or versions, marked so."),
+    ] = False,
+    form: Annotated[
+        CompareForm | None,
+        typer.Option("--format", help="table, or what --output ends in.", show_default=False),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Write it to a file: .md, .json or .html.", metavar="FILE"),
+    ] = None,
+    is_json: Json = False,
+) -> None:
+    """Hold run folders against the first of them, case by case: matched by content, in the same arms.
+
+    Exit code 1 where --fail-on is broken, or finds no data.
+    """
+    from suite.compare_folders import CompareOptions, compare_command
+
+    options = CompareOptions.of(metrics, fail_on, is_across_machines)
+    chosen = None if form is None else form.value
+    code = compare_command(run_dirs, options, chosen, output, _screen(is_json))
+    _finish_output()  # what was compared decides the exit code, whoever reads the table
+    _leave(code)
 
 
 @app.command()
 def export(
     run_dir: RunDir,
-    form: Annotated[Form, typer.Option("--format", help="perfetto: Chrome trace events.")] = Form.PERFETTO,
+    form: Annotated[
+        Form,
+        typer.Option(
+            "--format",
+            help="perfetto: Chrome trace events of steps and spans; pytest-benchmark: rounds, as it stores.",
+        ),
+    ] = Form.PERFETTO,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Instead of trace.json in the run's folder.", metavar="FILE"),
+        typer.Option(
+            "--output",
+            "-o",
+            help="Instead of trace.json, or pytest-benchmark.json, in the run's folder.",
+            metavar="FILE",
+        ),
     ] = None,
     is_json: Json = False,
 ) -> None:
-    """Write the steps and spans of a run for a viewer: lanes of host and device, arrows, counters."""
+    """Write a run for another program.
+
+    perfetto: the steps and spans for a viewer, with lanes of host and device, arrows and counters.
+    pytest-benchmark: the rounds of every arm, which `pytest-benchmark compare FILE` reads.
+    """
     from suite.profile import commands
 
-    assert form is Form.PERFETTO
-    _leave(commands.export(run_dir, output, _screen(is_json)))
+    export_as = commands.export if form is Form.PERFETTO else commands.export_rounds
+    _leave(export_as(run_dir, output, _screen(is_json)))
+
+
+@app.command()
+def metrics(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The requests.jsonl of a vLLM run.", show_default=False)
+    ],
+    is_json: Json = False,
+) -> None:
+    """Print TTFT, TPOT and E2E latency of requests that vLLM served, by our own definitions.
+
+    A line of the file is a request: request_id, input_toks, output_toks, arrival_time, queued_ts,
+    scheduled_ts, first_token_ts and last_token_ts, in seconds.
+    """
+    from suite.imported_metrics import metrics_command
+
+    _leave(metrics_command(file, _screen(is_json)))
 
 
 @app.command()
@@ -477,11 +679,15 @@ def _options(
     rounds: int | None,
     overrides: list[str] | None,
     seed: int | None,
+    cuda_graphs: OnOff | None = None,
 ) -> Options:
     from suite.plan import Options
 
     names = tuple(name.strip() for name in arms.split(",")) if arms is not None else None
-    return Options(device, names, rounds, tuple(overrides or ()), seed)
+    given = tuple(overrides or ())
+    if cuda_graphs is not None:
+        given = (*given, f"runner.cuda_graphs={str(cuda_graphs is OnOff.ON).lower()}")
+    return Options(device, names, rounds, given, seed)
 
 
 def _place(output_dir: str) -> Path:
@@ -516,6 +722,8 @@ def main() -> None:
         app(prog_name="suite")
     except SystemExit as leaving:
         code = leaving.code
+    except KeyboardInterrupt:
+        code = EXIT_INTERRUPTED
     except OSError as error:
         if error.filename is not None or error.errno not in _REFUSED:
             raise

@@ -119,8 +119,8 @@ class StepListRecord(_Frozen):
     """Of a run whose traffic is a list of steps. `hash` is of what each computes.
 
     `lead_in`: steps [first, end) that only bring rows as far as decoding. `commands`: for each kind of the
-    other steps a digest of the arm's compiled commands; two arms with the same one do the same there.
-    `difference`: where the run left its list; None where it kept to it.
+    other steps a digest of the arm's compiled commands; two arms with the same one do the same there. Empty
+    where that cannot be told beforehand. `difference`: where the run left its list; None where it kept to it.
     """
 
     hash: str
@@ -170,6 +170,7 @@ class RunRecord(_Frozen):
     repeats: Mapping[str, int] = {}  # of an amplified run: span -> how often its commands were run, at most
     turns: tuple[Turn, ...] = ()  # and in which step (runner/repeats.py); none: in every step
     is_aa: bool = False  # the reference arm once more in its round: held against itself, in no other figure
+    side: Literal["head", "baseline"] | None = None  # of two checkouts that took turns; None: of one alone
     step_list: StepListRecord | None = None  # None: the traffic is no list of steps
     clock_uncertainty_ns: int | None = None  # of device times on the host's clock; None: no spans of it
     settles: Settles | None = None  # what of it should settle; None: nothing can be asked
@@ -233,3 +234,5 @@ class RequestRecord:
     num_drafted_tokens: int = 0  # draft tokens computed to be verified
     num_accepted_tokens: int = 0  # of them, those that were right
     logprobs: tuple[float, ...] | None = None  # of each output token; None: not asked for
+    expected_from: int | None = None  # index of the first of `expected_ids`; None: there are none
+    expected_ids: tuple[int, ...] | None = None  # the reference's, around the first wrong token

@@ -153,12 +153,18 @@ def _summarise_arm(runs: Sequence[RunRecord], findings: Sequence[Finding]) -> Ar
 def _instrument(instrumented: Sequence[RunRecord], measured: Sequence[RunRecord]) -> InstrumentSummary | None:
     if not instrumented:
         return None
-    level, count = instrumented[0].instrument, len(instrumented)
+    ratio, reason = throughput_ratio(instrumented, measured)
+    return InstrumentSummary(instrumented[0].instrument, len(instrumented), ratio, reason)
+
+
+def throughput_ratio(
+    instrumented: Sequence[RunRecord], measured: Sequence[RunRecord]
+) -> tuple[float | None, str | None]:
+    """Median output throughput with instruments over that without, or None and why."""
     on, off = throughputs(instrumented), throughputs(measured)
     if not on or not off:
-        which = "without" if on else "with"
-        return InstrumentSummary(level, count, None, f"no run {which} instruments has a throughput")
-    return InstrumentSummary(level, count, statistics.median(on) / statistics.median(off))
+        return None, f"no run {'without' if on else 'with'} instruments has a throughput"
+    return statistics.median(on) / statistics.median(off), None
 
 
 def throughputs(runs: Sequence[RunRecord]) -> list[float]:

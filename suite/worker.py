@@ -36,6 +36,7 @@ from suite.environment import DeviceFacts, utc_text
 from suite.errors import SuiteError
 from suite.gpu_use import GpuWatch, watch_for
 from suite.logprob_check import check_logprobs
+from suite.memory_errors import OUT_OF_MEMORY, tells_out_of_memory
 from suite.metrics import NONE_COMPLETED, is_completed, run_metrics
 from suite.prediction import predicts_wrong
 from suite.profile.window import CaptureWindow
@@ -193,12 +194,16 @@ def _check_hash(workload: Workload, opening: OpenCase) -> None:
 def _failure(error: Exception) -> Failure:
     """An exception as a value; a user's mistake needs no traceback."""
     if isinstance(error, DeviceError):
-        return Failure(kind="device", message=str(error), detail=error.traceback_text[-MAX_DETAIL:])
+        text = error.traceback_text[-MAX_DETAIL:]
+        is_memory = tells_out_of_memory(f"{error}\n{text}")
+        hint = " (as the system does where memory runs out)" if "(signal 9)" in str(error) else ""
+        return Failure(kind=OUT_OF_MEMORY if is_memory else "device", message=f"{error}{hint}", detail=text)
     if isinstance(error, (SuiteError, RunnerError)):
         return Failure(kind="refused", message=str(error))
     text = "".join(traceback.format_exception(error))
     message = f"{type(error).__name__}: {error}"
-    return Failure(kind="error", message=message, detail=text[-MAX_DETAIL:])
+    kind = OUT_OF_MEMORY if tells_out_of_memory(message) else "error"
+    return Failure(kind=kind, message=message, detail=text[-MAX_DETAIL:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -472,7 +477,7 @@ class CaseRunner:
     def _notes(self, command: RunArm, token_notes: Sequence[str]) -> tuple[str, ...]:
         traced = [TRACED] if command.is_traced else []
         unwatched = [self._gpu.note] if self._gpu.note else []
-        return (*self._workload.notes, *traced, *unwatched, *token_notes)
+        return (*self._workload.notes, *self._case.notes, *traced, *unwatched, *token_notes)
 
     def _store(self, run_id: str, outcome: _Outcome, requests: Sequence[RequestRecord]) -> None:
         if self._opening.folder is None:
@@ -636,6 +641,8 @@ def _with_check(request: RequestRecord, check: Check | None) -> RequestRecord:
         num_tokens_wrong=check.num_wrong,
         num_tokens_tied=check.num_ties,
         first_wrong=check.first_wrong,
+        expected_from=check.shown_from if check.expected else None,
+        expected_ids=check.expected or None,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ from runner.config import RunnerConfig
 from runner.core import DeviceError, DeviceInfo, RunnerError
 from runner.device.base import Device, DeviceReport, poison_host
 from runner.device.torch_trace import TorchTrace
-from runner.kernels.program import CopyCounter, Program
+from runner.kernels.program import Body, CopyCounter, Program
 from runner.kernels.sync_watch import SYNC_WARNING
 from runner.measure import now_ns
 from runner.models import ModelSpec
@@ -34,6 +35,12 @@ from runner.spans import Level, Span, records_device
 from runner.sync_check import SyncFinding
 
 _NOT_DONE = "it was not done when the step was retired"
+_WAIT_TIMEOUT_S = 120.0
+# A wait looks without a pause for so long, then sleeps between two looks: longer than a step, since a sleep
+# ends some 100 us late, which sync would pay in every step and async would hide.
+_SPIN_S = 0.05
+_PAUSE_S = 0.0001
+_WARM_UPS = 2  # kernels are compiled and libraries make their workspaces before a capture
 
 ProgramFactory = Callable[
     [ModelSpec, RunnerConfig, Mapping[str, BufferSpec], Mapping[str, torch.Tensor], torch.device],
@@ -67,8 +74,11 @@ class CudaDevice(Device):
     """Host buffers are pinned; copies are asynchronous and read their source when they run.
 
     Events are new for every step: one that is recorded again before its waiter runs would wake it a step
-    late. They are blocking events, so that a wait sleeps. Those that only time spans nobody waits for; they
-    come from a pool and go back when their spans are read.
+    late. A wait polls its event, so that a device that hangs is told of. Events that only time spans nobody
+    waits for; they come from a pool and go back when their spans are read.
+
+    With `cuda_graphs`, decode steps are captured when the device is opened, at a ladder of sizes, and
+    replayed; all others are launched command by command.
     """
 
     def __init__(
@@ -82,6 +92,7 @@ class CudaDevice(Device):
         pinned = {name: _pinned(item) for name, item in buffers.items()}
         self.host = {name: tensor.numpy() for name, tensor in pinned.items()}
         self._program = make_program(model, config, buffers, pinned, torch.device("cuda"))
+        sizes = graph_ladder(config.max_num_seqs) if config.cuda_graphs else ()
         new_stream: Callable[[], Any] = torch.cuda.Stream
         self._streams = {name: new_stream() for name in STREAMS}
         self._steps: dict[int, _LaunchedStep] = {}
@@ -90,7 +101,19 @@ class CudaDevice(Device):
         self._trace = TorchTrace()
         self._timers: list[Any] = []
         self._step_id = -1
-        self.info = DeviceInfo("cuda", device_name(), config.num_threads, torch.__version__)
+        self._graph_pool: Any = None
+        if sizes:
+            self._program.capture_graphs(sizes, self._capture)
+            torch.cuda.synchronize()
+        self.info = DeviceInfo(
+            "cuda",
+            device_name(),
+            config.num_threads,
+            torch.__version__,
+            self._program.attention,
+            sizes,
+            self._program.fuses_routes,
+        )
         self._start_clock()
 
     def execute(self, step_id: int, commands: Sequence[Command]) -> None:
@@ -110,8 +133,8 @@ class CudaDevice(Device):
     def wait(self, event: str, step_id: int) -> None:
         self._check()
         try:
-            self._steps[step_id].events[event].synchronize()
-        except RuntimeError as error:
+            _wait_until_reached(self._steps[step_id].events[event])
+        except (RuntimeError, TimeoutError) as error:
             self._fail(step_id, event, error)
 
     def report(self, step_id: int) -> DeviceReport:
@@ -199,6 +222,26 @@ class CudaDevice(Device):
     def close(self) -> None:
         if self._failure is None:
             torch.cuda.synchronize()
+
+    def _capture(self, body: Body) -> Body:
+        """What replays `body`. Graphs share the memory of their temporaries: none runs beside another."""
+        stream = self._streams["compute"]
+        with torch.cuda.stream(stream):
+            for _ in range(_WARM_UPS):
+                body()
+        torch.cuda.synchronize()
+        make: Callable[[], Any] = torch.cuda.CUDAGraph
+        capturing: Callable[..., Any] = torch.cuda.graph
+        graph = make()
+        with capturing(graph, pool=self._graph_pool, stream=stream):
+            output = body()
+        self._graph_pool = self._graph_pool or graph.pool()
+
+        def replay() -> torch.Tensor:
+            graph.replay()
+            return output
+
+        return replay
 
     def _launch(self, command: Command, step: _LaunchedStep) -> None:
         stream = self._streams[command.on_stream]
@@ -291,6 +334,26 @@ class CudaDevice(Device):
 def _elapsed_ns(start: Any, end: Any) -> int:
     elapsed_ms: float = start.elapsed_time(end)
     return round(elapsed_ms * 1e6)
+
+
+def graph_ladder(max_rows: int) -> tuple[int, ...]:
+    """Rows of the decode steps to capture, as vLLM has them: 1, 2, 4, then every 8th, from 256 every 16th.
+
+    The last is `max_rows`, so that every decode step has one.
+    """
+    ladder = [1, 2, 4, *range(8, 256, 8), *range(256, max_rows + 1, 16)]
+    return (*(size for size in ladder if size < max_rows), max_rows)
+
+
+def _wait_until_reached(event: Any) -> None:
+    """TimeoutError where a device that hangs never gets there; a blocking wait would hang with it."""
+    begin = time.monotonic()
+    while not event.query():
+        waited_s = time.monotonic() - begin
+        if waited_s > _WAIT_TIMEOUT_S:
+            raise TimeoutError(f"not reached within {_WAIT_TIMEOUT_S:g} s")
+        if waited_s > _SPIN_S:
+            time.sleep(_PAUSE_S)
 
 
 def is_available() -> bool:

@@ -30,16 +30,37 @@ Order = Literal["inline", "lazy", "shuffle"]
 
 
 class HostDevice(Device):
-    """One queue a stream; a Wait holds its queue until its event is recorded."""
+    """One queue a stream; a Wait holds its queue until its event is recorded.
 
-    def __init__(self, model: ModelSpec, config: RunnerConfig, order: Order, seed: int = 0) -> None:
+    `graph_sizes`: decode steps filled up to these numbers of rows, as a GPU's captured graphs are. Computed
+    as any other: so it is seen that padding changes no token.
+    """
+
+    def __init__(
+        self,
+        model: ModelSpec,
+        config: RunnerConfig,
+        order: Order,
+        seed: int = 0,
+        graph_sizes: tuple[int, ...] = (),
+    ) -> None:
         buffers = buffer_table(config, model)
         kind = f"shuffle:{seed}" if order == "shuffle" else order
         torch.set_num_threads(config.num_threads)
-        self.info = DeviceInfo(kind, "cpu", config.num_threads, torch.__version__)
         self.host = {name: np.zeros(item.shape, item.dtype) for name, item in buffers.items()}
         tensors = {name: torch.from_numpy(array) for name, array in self.host.items()}
         program = Program(model, config, buffers, tensors, torch.device("cpu"))
+        if graph_sizes:
+            program.capture_graphs(graph_sizes)
+        self.info = DeviceInfo(
+            kind,
+            "cpu",
+            config.num_threads,
+            torch.__version__,
+            program.attention,
+            graph_sizes,
+            program.fuses_routes,
+        )
         shape = ReportRing.shape(len(buffers))
         self._reports = ReportRing(tuple(buffers), np.full(shape, -1, np.int64))
         self._spans = SpanRing(tuple(buffers), np.zeros(SpanRing.shape(config), np.int64))

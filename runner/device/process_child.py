@@ -81,7 +81,7 @@ class _Server:
         os.set_blocking(self._wake_fd, False)
         self._num_received = 0
         self._spin_s = spin_s()
-        info = DeviceInfo("process", "cpu", config.num_threads, torch.__version__)
+        info = DeviceInfo("process", "cpu", config.num_threads, torch.__version__, program.attention)
         connection.send(("ready", info))
 
     def run(self) -> None:

@@ -6,7 +6,7 @@ last step's uploads are still reading; `compile` writes the shared input buffers
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -74,6 +74,8 @@ class StepCompiler:
     """Compiles plans into commands over `host`, the host sides of the named buffers.
 
     `downloads_drafts`: the host is told what the device proposes for the next step, as sync needs it.
+    `graph_sizes`: the numbers of rows of which the device has captured a decode step; `fuses_routes`: in
+    these, positions and routed ids are one launch.
     """
 
     def __init__(
@@ -83,6 +85,8 @@ class StepCompiler:
         arm: Arm,
         host: HostBuffers,
         downloads_drafts: bool = False,
+        graph_sizes: Sequence[int] = (),
+        fuses_routes: bool = False,
     ) -> None:
         self._model = model
         self._config = config
@@ -90,6 +94,8 @@ class StepCompiler:
         self._host = host
         self._speculates = config.num_speculative_tokens > 0
         self._downloads_drafts = downloads_drafts
+        self._graph_sizes = sorted(graph_sizes)
+        self._fuses_routes = fuses_routes
 
     def stage(
         self,
@@ -133,16 +139,39 @@ class StepCompiler:
             *self._upload_pixels(plan, requests),
             *(command for command in merging if isinstance(command, Upload)),
             Record(UPLOADS_DONE),
-            Positions(metadata, step.count, *step.layout),
+            Positions(metadata, step.count, *step.layout, routed=self._routed(step)),
             *self._route_ids(step),
             *self._route_drafts(step),
             *self._set_flags(step),
             *self._place(step),
             *(Encode(item, encode.slot) for item, encode in enumerate(plan.encodes)),
             *(command for command in merging if not isinstance(command, Upload)),
-            Forward(step.count, "input_ids" if step.embeds == "graph" else "inputs_embeds"),
+            self._forward(step),
             *self._sample(step, requests),
         ]
+
+    def _forward(self, step: StagedStep) -> Forward:
+        batch, rows = step.packed.batch, step.layout.num_rows
+        counts = batch.count[:rows]
+        return Forward(
+            step.count,
+            "input_ids" if step.embeds == "graph" else "inputs_embeds",
+            max_query=int(counts.max()),
+            max_context=int((batch.first[:rows] + counts).max()),
+            num_decodes=int(np.count_nonzero(counts == 1)),
+            graph=self._graph_of(step.count, rows),
+        )
+
+    def _routed(self, step: StagedStep) -> str:
+        """Where the positions of a captured step take the sampled ids from, if the device can do so."""
+        is_fused = self._fuses_routes and self._graph_of(step.count, step.layout.num_rows)
+        return ring("sampled_ids", step.plan.step_id - 1) if is_fused and len(step.ids.target) else ""
+
+    def _graph_of(self, count: int, rows: int) -> int:
+        """The smallest captured step that holds one of one token a row; 0 for any other."""
+        if count != rows:
+            return 0
+        return next((size for size in self._graph_sizes if size >= rows), 0)
 
     # ---- ids and positions
 
@@ -154,7 +183,7 @@ class StepCompiler:
 
     def _route_ids(self, step: StagedStep) -> list[Command]:
         count = len(step.ids.target)
-        if not count:
+        if not count or self._routed(step):
             return []
         source = ring("sampled_ids", step.plan.step_id - 1)
         return [RouteIds("slice" if step.ids.is_slice else "scatter", source, count)]

@@ -13,8 +13,9 @@ POISON = 1e4
 
 
 class KVCache:
-    """keys, values: one [num_blocks, block_size, num_kv_heads, head_dim] tensor a layer.
+    """keys, values: one [num_blocks + 1, block_size, num_kv_heads, head_dim] tensor a layer.
 
+    The block behind those of the configuration is scratch: rows that only fill a step up are written there.
     Blocks come first so that a request's context is gathered by whole blocks; gathers write into scratch
     that is kept, because fresh temporaries cost several times the copy itself on a CPU.
     """
@@ -22,7 +23,8 @@ class KVCache:
     def __init__(
         self, model: ModelSpec, config: RunnerConfig, dtype: torch.dtype, device: torch.device
     ) -> None:
-        shape = (config.num_blocks, config.block_size, model.num_kv_heads, model.head_dim)
+        shape = (config.num_blocks + 1, config.block_size, model.num_kv_heads, model.head_dim)
+        self.scratch_block = config.num_blocks
         self.block_size = config.block_size
         layers = range(model.num_layers)
         self.keys = [torch.empty(shape, dtype=dtype, device=device) for _ in layers]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 
 from runner.commands import BufferSpec, MetadataLayout, RowFlag
 from runner.config import RunnerConfig
 from runner.kernels import merge
-from runner.kernels.attention import PagedStep, StepGeometry
+from runner.kernels.attention import AttentionBackend
+from runner.kernels.attention_choice import choose_attention
+from runner.kernels.decode_inputs import DecodeInputs
+from runner.kernels.geometry import StepGeometry, StepLimits
 from runner.kernels.kvcache import KVCache
 from runner.kernels.model import DeviceModel
 from runner.kernels.sample import SlotTables, sample, token_logprobs
@@ -27,6 +31,10 @@ _DTYPES = {
     "float32": torch.float32,
 }
 _UNSET_ID = -1
+
+Body = Callable[[], torch.Tensor]
+Capture = Callable[[Body], Body]
+"""Makes of work over tensors that stay where they are what does the same work again when it is called."""
 
 
 class CopyCounter:
@@ -90,7 +98,12 @@ class Program:
         self._tokens = torch.empty(0)
         # Positions a slot's request has computed: the host may be guessing.
         self._computed = torch.zeros(config.max_num_seqs, dtype=torch.int64, device=device)
-        self._step: PagedStep | None = None
+        self._attention: AttentionBackend = choose_attention(config, spec, dtype, device)
+        self._geometry: StepGeometry | None = None
+        self._decode_inputs: DecodeInputs | None = None
+        self._input_kernels = _input_kernels(self._attention)
+        self._is_filled = False  # whether the decode inputs are those of the current step
+        self._graphs: dict[tuple[int, str], Body] = {}
         self._metadata: _StepMetadata | None = None
         self._handlers: dict[str, Callable[..., None]] = {
             "upload": self._upload,
@@ -110,6 +123,48 @@ class Program:
             "draft": self._draft,
             "download": self._download,
         }
+
+    @property
+    def attention(self) -> str:
+        """How attention is computed, for a record."""
+        return self._attention.description
+
+    @property
+    def fuses_routes(self) -> bool:
+        return self._input_kernels is not None and self._decode_inputs is not None
+
+    def capture_graphs(self, sizes: Sequence[int], capture: Capture = lambda body: body) -> None:
+        """Have decode steps of these numbers of rows ready, each for what the model may read.
+
+        The lookup of plain ids is inside; embeddings are made outside, and read where they were made.
+        """
+        config = self._config
+        self._decode_inputs = DecodeInputs(
+            num_rows=config.max_num_seqs,
+            table_width=config.max_blocks_per_seq,
+            num_axes=3 if self._spec.rope == "mrope" else 1,
+            block_size=config.block_size,
+            scratch=self._cache.scratch_block,
+            device=self._device,
+        )
+        self._buffers["input_ids"].zero_()  # warming up looks ids up
+        kinds = ("inputs_embeds",) if self._spec.is_multimodal else ("input_ids", "inputs_embeds")
+        with torch.inference_mode():
+            for size in sorted(sizes, reverse=True):  # the memory of the largest then does for all
+                for inputs in kinds:
+                    self._graphs[size, inputs] = capture(self._decode_body(size, inputs))
+
+    def _decode_body(self, size: int, inputs: str) -> Body:
+        decode, given = self._decode_inputs, self._buffers[inputs][:size]
+        assert decode is not None
+        limits = StepLimits(1, self._config.max_model_len, size)
+        geometry = decode.geometry(size)
+
+        def body() -> torch.Tensor:
+            step = self._attention.begin(geometry, self._cache, limits)
+            return self._model.forward(step, **{inputs: given})
+
+        return body
 
     def execute(self, command: Wire, copies: CopyCounter) -> None:
         """Run one command; copies between the sides are counted in `copies`."""
@@ -131,7 +186,8 @@ class Program:
             else:
                 tensor.fill_(_UNSET_ID if tensor.dtype != torch.uint8 else 0)
         self._computed.fill_(_UNSET_ID)
-        self._step = self._metadata = None
+        self._geometry = self._metadata = None
+        self._is_filled = False
 
     def _join_table(self) -> torch.Tensor:
         """Embedding table and arena in one allocation, so that `fused` is a single gather.
@@ -163,24 +219,40 @@ class Program:
         derives_flags: bool,
         by_slot: bool,
         num_drafted: int,
+        routed: str = "",
     ) -> None:
         layout = MetadataLayout(
             num_rows, table_width, num_routed, num_placed, derives_flags, by_slot, num_drafted
         )
+        self._is_filled = self.fuses_routes and count == num_rows
+        if self._is_filled:
+            self._fill_decode_inputs(layout, self._buffers[buffer], routed)
+            return
+        assert not routed, "routed along only where the positions are one launch"
         metadata = _StepMetadata(layout, self._buffers[buffer], count, self._computed)
         _check_range("position", metadata.positions, self._config.max_model_len)
         blocks = metadata.block_table[metadata.row_of_token, metadata.positions // self._config.block_size]
         _check_range("block id", metadata.block_table, self._config.num_blocks)
-        geometry = StepGeometry(
-            starts=metadata.starts.tolist(),
-            first=metadata.first.tolist(),
-            ends=(metadata.first + metadata.starts.diff()).tolist(),
+        self._metadata = metadata
+        self._geometry = StepGeometry(
+            starts=metadata.starts,
+            first=metadata.first,
+            ends=metadata.first + metadata.starts.diff(),
             block_table=metadata.block_table,
             slot_mapping=blocks * self._config.block_size + metadata.positions % self._config.block_size,
             rope_positions=self._rope_positions(metadata, count),
         )
-        self._metadata = metadata
-        self._step = PagedStep(geometry, self._cache)
+
+    def _fill_decode_inputs(self, layout: MetadataLayout, packed: torch.Tensor, routed: str) -> None:
+        """The same, and the routed ids, in one launch of a step of one token a row."""
+        decode, kernels = self._decode_inputs, self._input_kernels
+        assert decode is not None and kernels is not None
+        rope = self._buffers["rope_positions"] if self._spec.rope == "mrope" else None
+        sampled = self._buffers[routed] if routed else None
+        given = kernels.GivenRows(packed, layout, self._computed, rope, sampled)
+        kernels.fill_decode_inputs(decode, given, self._buffers["input_ids"], self._config.block_size)
+        self._geometry = decode.geometry(layout.num_rows)
+        self._metadata = _StepMetadata(layout, packed, layout.num_rows, self._computed, self._geometry)
 
     def _rope_positions(self, metadata: _StepMetadata, count: int) -> torch.Tensor:
         """[axes, tokens]; the host's are moved back by what it took for computed and was not."""
@@ -264,7 +336,8 @@ class Program:
             metadata = self._current_metadata()
             _check_range("arena row", metadata.place_source, self._config.num_resident_rows)
             arena = self._buffers["resident_rows"]
-            merge.merge_overlay(arena, metadata.place_source, metadata.place_target, embeds)
+            overlay = self._input_kernels.merge_overlay if self._input_kernels else merge.merge_overlay
+            overlay(arena, metadata.place_source, metadata.place_target, embeds)
         else:
             merge.merge_fused(self._table, self._fused_index(count), embeds[:count])
 
@@ -281,13 +354,19 @@ class Program:
         _check_range("row of the joint table", index, len(self._table))
         return index
 
-    def _forward(self, count: int, inputs: str) -> None:
-        assert self._step is not None
-        given = self._buffers[inputs][:count]
-        if inputs == "input_ids":
-            self._hidden = self._model.forward(self._step, input_ids=given)
-        else:
-            self._hidden = self._model.forward(self._step, inputs_embeds=given)
+    def _forward(
+        self, count: int, inputs: str, max_query: int, max_context: int, num_decodes: int, graph: int
+    ) -> None:
+        assert self._geometry is not None
+        if graph:
+            assert self._decode_inputs is not None
+            if not self._is_filled:
+                self._decode_inputs.fill(self._geometry, self._buffers["input_ids"])
+            self._hidden = self._graphs[graph, inputs]()[:count]
+            return
+        limits = StepLimits(max_query, max_context, num_decodes)
+        step = self._attention.begin(self._geometry, self._cache, limits)
+        self._hidden = self._model.forward(step, **{inputs: self._buffers[inputs][:count]})
 
     def _sample(self, buffer: str, count: int, num_logits: int, needs: int, accepted: str) -> None:
         metadata = self._current_metadata()
@@ -372,17 +451,30 @@ class _StepMetadata:
     """A step's small integers on the device, as int64, and what follows from them for every token."""
 
     def __init__(
-        self, layout: MetadataLayout, packed: torch.Tensor, count: int, computed: torch.Tensor
+        self,
+        layout: MetadataLayout,
+        packed: torch.Tensor,
+        count: int,
+        computed: torch.Tensor,
+        known: StepGeometry | None = None,
     ) -> None:
-        """`computed` [slots]: what the device knows, for rows of which the host does not."""
+        """`computed` [slots]: what the device knows, for rows of which the host does not.
+
+        `known`: what was derived already, of a step of one token a row.
+        """
         rows = layout.num_rows
-        table = packed[layout.block_table : layout.route_target]
         self._layout = layout
         self._packed = packed
+        if layout.by_slot:
+            self.slots = packed[layout.slots : layout.block_table].long()
+        if known is not None:
+            self.starts, self.first = known.starts, known.first
+            self.row_of_token, self.positions = known.starts[:rows], known.first
+            return
+        table = packed[layout.block_table : layout.route_target]
         self.starts = packed[: rows + 1].long()
         self.first = packed[layout.num_computed : layout.slots].long()
         if layout.by_slot:
-            self.slots = packed[layout.slots : layout.block_table].long()
             planned = self.first
             self.first = torch.where(self.has_flag(RowFlag.ON_DEVICE), computed[self.slots], planned)
             self.lag = planned - self.first
@@ -448,6 +540,15 @@ class _StepMetadata:
         """[tokens] the arena row of each position; of no meaning where its row has none there."""
         firsts = self._packed[self._layout.resident_first : self._layout.has_mask].long()
         return (firsts[self.row_of_token] + self.positions).clamp(0, num_resident_rows - 1)
+
+
+def _input_kernels(attention: AttentionBackend) -> Any:
+    """Our kernels of a step's inputs, where those of its attention are ours; None elsewhere."""
+    if attention.name != "triton":
+        return None
+    from runner.kernels import triton_inputs
+
+    return triton_inputs
 
 
 def _rows(tensor: torch.Tensor, first: int, count: int) -> torch.Tensor:

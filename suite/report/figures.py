@@ -72,7 +72,7 @@ def throughput(series: Sequence[Series], name: str = "output_throughput") -> Cha
     arms = list(dict.fromkeys(one.arm for one in shown))
     for index, arm in enumerate(arms):
         chosen = [(key, one) for key, one in zip(keys, shown, strict=True) if one.arm == arm]
-        figure.add_trace(_rounds(chosen, name, index))
+        figure.add_trace(_rounds(chosen, name, index, len(arms) <= MAX_SERIES))
     figure.add_trace(
         go.Scatter(
             x=[median(one.values(name)) for one in shown],
@@ -135,7 +135,7 @@ def _rate_axis(values: Sequence[float]) -> dict[str, Any]:
     }
 
 
-def _rounds(chosen: Sequence[tuple[str, Series]], name: str, index: int) -> go.Scatter:
+def _rounds(chosen: Sequence[tuple[str, Series]], name: str, index: int, has_legend: bool) -> go.Scatter:
     points = [
         (run.record.metrics[name].value, key, run.record.round + 1)
         for key, one in chosen
@@ -148,7 +148,7 @@ def _rounds(chosen: Sequence[tuple[str, Series]], name: str, index: int) -> go.S
         customdata=[round_number for _, _, round_number in points],
         mode="markers",
         name=escape(chosen[0][1].arm),
-        meta=f"rounds of {chosen[0][1].arm}",
+        meta=f"rounds of {chosen[0][1].arm}" if has_legend else None,
         marker={
             "symbol": SYMBOLS[index % len(SYMBOLS)],
             "size": 11,
@@ -448,47 +448,3 @@ def buffers(totals: pd.DataFrame) -> list[str]:
     """Buffers whose bytes are counted in `upload_totals`, most bytes first."""
     sums = {str(name): float(totals[name].sum()) for name in totals if str(name).startswith("bytes.")}
     return [name.removeprefix("bytes.") for name in sorted(sums, key=lambda name: (-sums[name], name))]
-
-
-def uploads(one: Series) -> Chart:
-    """Mean bytes uploaded in a step, by buffer and kind of step, on a logarithmic axis."""
-    title = "Bytes uploaded in a step, by buffer"
-    totals = upload_totals(one)
-    names = buffers(totals)
-    if not names:
-        return Chart(title, reason=why_no_steps(one, "the result files count no bytes by buffer"))
-    figure = go.Figure()
-    drawn: list[float] = []
-    for kind, total in totals.iterrows():
-        means = {name: float(total[f"bytes.{name}"] / total["num_steps"]) for name in names}
-        points = [(name, mean) for name, mean in means.items() if mean > 0]
-        if points:
-            drawn += [mean for _, mean in points]
-            figure.add_trace(_upload_points(points, str(kind), STEP_KINDS.index(str(kind))))
-    if not drawn:
-        return Chart(title, reason="no bytes were uploaded")
-    figure.update_layout(
-        height=110 + 30 * len(names),
-        xaxis=log_axis("B", "~s", min(drawn), max(drawn)),
-        yaxis=categories([wrap(name) for name in names]),
-    )
-    counts = ", ".join(f"{kind} {int(total):,}" for kind, total in totals["num_steps"].items())
-    return Chart(
-        title,
-        f"Mean bytes (B) a step, host to device, counted at the copies; n = steps of "
-        f"{plural(len(one.runs), 'round')} pooled: {counts}. The halves of a ring of two count as one "
-        "buffer. A buffer that a kind of step never uploads has no mark; the table below has the figures.",
-        figure,
-    )
-
-
-def _upload_points(points: Sequence[tuple[str, Any]], kind: str, index: int) -> go.Scatter:
-    return go.Scatter(
-        x=rounded(np.asarray([value for _, value in points], dtype=np.float64)),
-        y=[wrap(name) for name, _ in points],
-        mode="markers",
-        name=kind,
-        meta=kind,
-        marker={"symbol": SYMBOLS[index], "size": 11, "color": LIGHT[index], "line": {"width": 2}},
-        hovertemplate="%{y}: %{x:,.0f} bytes<extra>%{fullData.name}</extra>",
-    )

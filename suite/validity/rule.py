@@ -51,6 +51,11 @@ _CORRECTNESS = (
         "see the failure's detail; the times of such a run enter no statistic",
     ),
     Rule(
+        "tables-damaged",
+        "the steps and requests of a run are in its folder",
+        "put the file back, or have the run made again: `python -m suite run --resume RUN_DIR`",
+    ),
+    Rule(
         "tokens-wrong",
         "every output token is the model's own choice, and no more are ties than rounding explains "
         "(negative controls excepted)",
@@ -82,7 +87,8 @@ _CORRECTNESS = (
         "other-steps",
         "a run of a list of steps takes exactly those: how many, the rows, tokens and images of each",
         "raise runner.max_num_seqs, runner.num_blocks, runner.num_encoder_slots or runner.num_resident_rows: "
-        "an async arm gives back what a request held one step after it ended",
+        "an async arm gives back what a request held one step after it ended. Record runs whose requests end "
+        "by their length: one that a token ends takes a step more under async",
     ),
     Rule(
         "tokens-counted",

@@ -16,7 +16,7 @@ import torch
 
 from runner.commands import BufferSpec
 from runner.config import RunnerConfig
-from runner.kernels.program import CopyCounter, Program, Wire
+from runner.kernels.program import Body, CopyCounter, Program, Wire
 from runner.models import ModelSpec
 
 # A step records its events in this order; the first event of all ties the clocks.
@@ -37,6 +37,8 @@ class FakeCuda:
         self.events: list[FakeEvent] = []
         self.timers: list[FakeEvent] = []
         self.sync_debug_modes: list[str] = []
+        self.graphs: list[FakeGraph] = []
+        self.captures: FakeGraph | None = None
 
     def install(self, patch: pytest.MonkeyPatch) -> None:
         zeros = torch.zeros
@@ -55,6 +57,8 @@ class FakeCuda:
         patch.setattr(torch.cuda, "Event", lambda **options: FakeEvent(self, **options))
         patch.setattr(torch.cuda, "stream", self.on)
         patch.setattr(torch.cuda, "set_sync_debug_mode", self.sync_debug_modes.append)
+        patch.setattr(torch.cuda, "CUDAGraph", lambda: FakeGraph(self))
+        patch.setattr(torch.cuda, "graph", self.capturing)
 
     @contextmanager
     def on(self, stream: FakeStream) -> Iterator[None]:
@@ -64,6 +68,17 @@ class FakeCuda:
             yield
         finally:
             self.current = None
+
+    @contextmanager
+    def capturing(self, graph: FakeGraph, pool: object, stream: FakeStream) -> Iterator[None]:
+        assert self.captures is None and self.current is None
+        assert pool is (self.graphs[0] if len(self.graphs) > 1 else None), "graphs share one pool"
+        self.captures, self.current = graph, stream
+        self.log.append(f"{stream.name}: capture {graph.name}")
+        try:
+            yield
+        finally:
+            self.captures = self.current = None
 
     def clear(self) -> None:
         """Forget what happened; the next event is a step's first."""
@@ -107,7 +122,10 @@ class FakeEvent:
             self._cuda.log.append(f"{stream.name}: record {self.name}")
 
     def query(self) -> bool:
-        return self.is_recorded and self.is_done
+        is_reached = self.is_recorded and self.is_done
+        if is_reached and self.is_blocking:
+            self._cuda.log.append(f"host: reached {self.name}")
+        return is_reached
 
     def synchronize(self) -> None:
         assert self.is_recorded
@@ -120,10 +138,47 @@ class FakeEvent:
         return float(np.float32((end.time_ns - self.time_ns) / 1e6))
 
 
+class FakeGraph:
+    """Replays by calling again what was captured: the body is told by who captures it (LoggedProgram)."""
+
+    def __init__(self, cuda: FakeCuda) -> None:
+        self.name = f"graph {len(cuda.graphs)}"
+        self.body: Body | None = None
+        self._cuda = cuda
+        self._output: torch.Tensor | None = None
+        cuda.graphs.append(self)
+
+    def pool(self) -> FakeGraph:
+        return self._cuda.graphs[0]
+
+    def captured(self, body: Body) -> torch.Tensor:
+        """A capture computes nothing: its output is memory that replays write."""
+        assert self._output is None, "captured twice"
+        self.body, self._output = body, torch.full_like(body(), torch.nan)
+        return self._output
+
+    def replay(self) -> None:
+        assert self.body is not None and self._output is not None
+        assert self._cuda.current is not None, "replayed on no stream"
+        self._cuda.log.append(f"{self._cuda.current.name}: replay {self.name}")
+        self._output.copy_(self.body())
+
+
 class LoggedProgram(Program):
     """The real program on CPU tensors; each command is logged with the stream it was launched on."""
 
     cuda: FakeCuda
+
+    def _decode_body(self, size: int, inputs: str) -> Body:
+        body = super()._decode_body(size, inputs)
+
+        def logged() -> torch.Tensor:
+            if self.cuda.captures is not None:
+                return self.cuda.captures.captured(body)
+            assert self.cuda.current is not None, "launched on no stream"
+            return body()
+
+        return logged
 
     def execute(self, command: Wire, copies: CopyCounter) -> None:
         assert self.cuda.current is not None, "launched on no stream"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
-from arm_models import MICRO_GEMMA3_VL
+from arm_models import MICRO_GEMMA3_VL, MICRO_QWEN3
 from arm_probes import edited
 from arm_workloads import Arrivals, Recipe, outputs, request_of
 from fake_cuda import FakeCuda, FakeEvent, program_maker
@@ -17,7 +18,7 @@ from runner.commands import OUTPUT_READY, UPLOADS_DONE, Command, Lookup, Record,
 from runner.config import RunnerConfig
 from runner.core import DeviceError, RunnerError
 from runner.device.base import open_device
-from runner.device.cuda import CudaDevice
+from runner.device.cuda import CudaDevice, graph_ladder
 from runner.engine import Engine
 from runner.executor import Executor
 from runner.inputs.arms import ARMS
@@ -33,6 +34,7 @@ CONFIG = RunnerConfig(
     block_size=8,
     num_blocks=8,
     num_resident_rows=16,
+    cuda_graphs=False,
 )
 
 # Three consecutive async steps of `refresh`: a prompt, then two decodes, all three planned ahead.
@@ -53,7 +55,7 @@ compute: record sampled 0
 output: wait sampled 0
 output: download sampled_ids.0
 output: record output 0
-host: synchronize uploads 0
+host: reached uploads 0
 compute: record start 1
 compute: upload step_metadata.1
 compute: upload is_token_ids
@@ -69,8 +71,8 @@ compute: record sampled 1
 output: wait sampled 1
 output: download sampled_ids.1
 output: record output 1
-host: synchronize output 0
-host: synchronize uploads 1
+host: reached output 0
+host: reached uploads 1
 compute: record start 2
 compute: upload step_metadata.0
 compute: upload is_token_ids
@@ -86,8 +88,8 @@ compute: record sampled 2
 output: wait sampled 2
 output: download sampled_ids.0
 output: record output 2
-host: synchronize output 1
-host: synchronize output 2
+host: reached output 1
+host: reached output 2
 """.strip().splitlines()
 
 
@@ -98,8 +100,8 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
     yield fake
 
 
-def serve_three_steps(cuda: FakeCuda, device: CudaDevice) -> Engine:
-    engine = Engine(MODEL, CONFIG, device, ARMS["refresh"])
+def serve_three_steps(cuda: FakeCuda, device: CudaDevice, config: RunnerConfig = CONFIG) -> Engine:
+    engine = Engine(MODEL, config, device, ARMS["refresh"])
     cuda.clear()
     engine.run(Arrivals([(0, request_of(MODEL, "r", Recipe("pure", 4, max_tokens=3, seed=1)))]))
     return engine
@@ -185,7 +187,7 @@ def test_without_the_fence_the_golden_order_differs(
     monkeypatch.setattr(Executor, "_wait_for_fence", lambda _executor: None)
     with CudaDevice(MODEL, CONFIG, program_maker(cuda)) as device:
         serve_three_steps(cuda, device)
-        assert cuda.log == [line for line in GOLDEN if not line.startswith("host: synchronize uploads")]
+        assert cuda.log == [line for line in GOLDEN if not line.startswith("host: reached uploads")]
 
 
 # ---- buffers, events, clocks
@@ -224,7 +226,12 @@ def test_times_are_summed_in_integers_from_step_to_step(cuda: FakeCuda, models_b
     """After a minute a float32 of milliseconds counts in steps of 4 us; here every step stays exact."""
     cuda.tick_ns = 123_457
     config = RunnerConfig(
-        max_num_seqs=1, max_num_batched_tokens=4, max_model_len=100, block_size=8, num_blocks=16
+        max_num_seqs=1,
+        max_num_batched_tokens=4,
+        max_model_len=100,
+        block_size=8,
+        num_blocks=16,
+        cuda_graphs=False,
     )
     with CudaDevice(MODEL, config, program_maker(cuda)) as device:
         engine = Engine(MODEL, config, device, ARMS["sync-ids"])
@@ -297,7 +304,7 @@ def test_a_span_that_is_not_done_is_null_with_a_reason_and_nobody_waits_for_it(
     cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, models_built_once: None
 ) -> None:
     with CudaDevice(MODEL, CONFIG, program_maker(cuda)) as device:
-        monkeypatch.setattr(FakeEvent, "query", lambda _event: False)
+        monkeypatch.setattr(FakeEvent, "query", lambda event: event.is_blocking)
         _, spans = spans_of_three_steps(cuda, device)
     assert not [line for line in cuda.log if "synchronize timer" in line]
     timed = [span for span in spans if span.lane in ("compute", "output")]
@@ -349,11 +356,109 @@ def test_a_failure_the_device_tells_at_a_wait_is_typed(
             raise RuntimeError("an illegal memory access was encountered")
 
         Engine(MODEL, CONFIG, device, ARMS["refresh"])
-        monkeypatch.setattr(event, "synchronize", fail)
+        monkeypatch.setattr(event, "query", fail)
         device.execute(0, [Record(UPLOADS_DONE)])
         with pytest.raises(DeviceError, match="illegal memory access") as caught:
             device.wait(UPLOADS_DONE, 0)
         assert caught.value.step_id == 0
+
+
+def test_a_wait_for_a_device_that_hangs_ends_and_is_typed(
+    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, models_built_once: None
+) -> None:
+    for name, seconds in (("_WAIT_TIMEOUT_S", 0.03), ("_SPIN_S", 0.01)):
+        monkeypatch.setattr(f"runner.device.cuda.{name}", seconds)
+    with CudaDevice(MODEL, CONFIG, program_maker(cuda)) as device:
+        Engine(MODEL, CONFIG, device, ARMS["refresh"])
+        device.execute(0, [Record(UPLOADS_DONE)])
+        cuda.events[-1].is_done = False
+        with pytest.raises(
+            DeviceError, match=r"step 0: uploads failed .* not reached within 0.03 s"
+        ) as caught:
+            device.wait(UPLOADS_DONE, 0)
+        assert caught.value.step_id == 0
+        with pytest.raises(DeviceError):
+            device.execute(1, [])
+    assert cuda.log[-1] != "synchronize device", "a device that hangs is not waited for"
+
+
+# ---- captured decode steps
+
+GRAPHS = replace(CONFIG, cuda_graphs=True)
+
+
+def with_replays(golden: list[str], graph: str) -> list[str]:
+    """The same order, the forward of every step but the first (a prompt) being a replay."""
+    forwards = [number for number, line in enumerate(golden) if line == "compute: forward"]
+    found = list(golden)
+    for number in reversed(forwards[1:]):
+        found.insert(number + 1, f"compute: replay {graph}")
+    return found
+
+
+def test_decode_steps_are_captured_once_and_replayed_in_the_same_order(
+    cuda: FakeCuda, models_built_once: None
+) -> None:
+    """Two rows at most: sizes 2 and 1, the largest first, of embeddings made outside."""
+    with CudaDevice(MODEL, GRAPHS, program_maker(cuda)) as device:
+        assert device.info.graph_sizes == (1, 2)
+        assert [line for line in cuda.log if "capture" in line] == [
+            "compute: capture graph 0",
+            "compute: capture graph 1",
+        ]
+        serve_three_steps(cuda, device, GRAPHS)
+        assert cuda.log == with_replays(GOLDEN, "graph 1")
+
+
+def test_plain_ids_are_looked_up_inside_their_own_graph(cuda: FakeCuda, models_built_once: None) -> None:
+    with CudaDevice(MICRO_QWEN3, GRAPHS, program_maker(cuda)) as device:
+        assert len(cuda.graphs) == 4, "two sizes, of ids and of embeddings"
+        engine = Engine(MICRO_QWEN3, GRAPHS, device, ARMS["ids"])
+        cuda.clear()
+        engine.run(Arrivals([(0, request_of(MICRO_QWEN3, "r", Recipe("ids", 4, max_tokens=3, seed=1)))]))
+        assert [line for line in cuda.log if "replay" in line] == ["compute: replay graph 2"] * 2
+        assert not [line for line in cuda.log if "lookup" in line]
+        assert {step.embeds_route for step in engine.recorder.steps} == {"graph"}
+
+
+@pytest.mark.parametrize("arm", ["refresh", "gated", "fused", "ids"])
+def test_replays_give_the_tokens_of_every_other_device(
+    arm: str, cuda: FakeCuda, devices: Any, models_built_once: None
+) -> None:
+    """A graph's output is memory that the next replay overwrites: a step in flight must not need it then."""
+
+    def requests() -> Arrivals:
+        prompt_embeds = ARMS[arm].prompt_embeds
+        kinds: tuple[Any, ...] = ("pure", "ids", "spliced")
+        recipes = [Recipe(kind, 4 + i, max_tokens=3 + i, seed=i) for i, kind in enumerate(kinds)]
+        made = [request_of(MODEL, f"r{i}", recipe, prompt_embeds) for i, recipe in enumerate(recipes)]
+        return Arrivals([(2 * index, request) for index, request in enumerate(made)])
+
+    found = []
+    with CudaDevice(MODEL, GRAPHS, program_maker(cuda)) as device:
+        for opened in (device, devices("inline", MODEL, CONFIG)):
+            engine = Engine(MODEL, GRAPHS, opened, ARMS[arm])
+            engine.run(requests())
+            found.append(outputs(engine))
+    assert found[0] == found[1]
+    assert any("replay graph 0" in line for line in cuda.log), "no step of two rows"
+    assert any("replay graph 1" in line for line in cuda.log), "no step of one row"
+
+
+def test_without_graphs_nothing_is_captured(cuda: FakeCuda, models_built_once: None) -> None:
+    with CudaDevice(MODEL, CONFIG, program_maker(cuda)) as device:
+        assert device.info.graph_sizes == ()
+        assert cuda.graphs == []
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 7, 8, 64, 255, 256, 300, 1024])
+def test_the_ladder_ends_with_the_largest_step_and_wastes_little(rows: int) -> None:
+    ladder = graph_ladder(rows)
+    assert ladder[-1] == rows
+    assert list(ladder) == sorted(set(ladder))
+    for wanted in range(1, rows + 1):
+        graph = next(size for size in ladder if size >= wanted)
+        assert graph <= max(4, 2 * wanted) and graph - wanted < 16
 
 
 def test_without_a_device_the_error_says_what_to_use(monkeypatch: pytest.MonkeyPatch) -> None:

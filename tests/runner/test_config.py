@@ -44,6 +44,18 @@ def test_prefix_caching_is_a_truth_value(value: object) -> None:
         RunnerConfig(prefix_caching=value)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("value", [0, 1, "on", None])
+def test_cuda_graphs_is_a_truth_value(value: object) -> None:
+    with pytest.raises(RunnerError, match=r"runner.cuda_graphs is .* true or false"):
+        RunnerConfig(cuda_graphs=value)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", ["flash", "Triton", "", 0, None, True])
+def test_an_attention_there_is_not_is_refused_with_those_there_are(value: object) -> None:
+    with pytest.raises(RunnerError, match=r"runner.attention is .* one of auto, sdpa, varlen, triton$"):
+        RunnerConfig(attention=value)  # type: ignore[arg-type]
+
+
 def test_lookup_lengths_the_wrong_way_round_are_refused_with_both_numbers() -> None:
     with pytest.raises(RunnerError, match=r"prompt_lookup_min is 4.*prompt_lookup_max 3"):
         RunnerConfig(prompt_lookup_min=4)

@@ -225,7 +225,7 @@ class FakeExperiment:
     outcome: tuple = ()
     stops = False
 
-    def __init__(self, plan, folder, observer, stop, keep, on_device, is_timed=True):
+    def __init__(self, plan, folder, observer, stop, keep, on_device, is_timed=True, done=()):
         self.folder, self.stop, self.keep, self.on_device = folder, stop, keep, on_device
         self.stopped = []
 
@@ -291,6 +291,12 @@ def test_a_run_writes_every_file_and_ends_with_the_reports_path(run, tmp_path):
     assert loaded.environment["device"]["kind"] == "inline" and not loaded.is_interrupted
     assert [finding.rule for finding in loaded.validity] == ["requests-failed"] * 2
     assert loaded.config[0]["name"] == "fine" and loaded.summary["status"] == "completed"
+
+
+@pytest.mark.parametrize(("value", "wanted"), [("on", True), ("off", False)])
+def test_cuda_graphs_is_the_scenarios_key_by_another_name(run, tmp_path, value, wanted):
+    assert run(outcomes(), "--cuda-graphs", value).exit_code == 0
+    assert load_run(only_folder(tmp_path)).config[0]["runner"]["cuda_graphs"] is wanted
 
 
 def test_json_puts_one_strict_document_on_standard_output(run):

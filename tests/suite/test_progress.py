@@ -234,3 +234,16 @@ def test_log_probabilities_are_told_where_they_were_checked():
     assert "WRONG" not in outcome(control) and "log-prob" not in outcome(make_run([make_request()]))
     (arm,) = summarise([run, run.model_copy(update={"logprobs": wrong})], ())
     assert arm.logprobs == LogprobVerdict(num_checked=12, num_wrong=2, max_error=0.5)
+
+
+def test_goodput_is_a_column_where_gates_are_set_and_never_of_a_wrong_arm(tmp_path):
+    requests = [make_request("a"), make_request("b", token_ms=(400.0, 500.0))]
+    gated = run_metrics(requests, (), 1.0, gates={"ttft": 100.0})
+    right = make_run(requests, metrics=gated)
+    wrong = make_run(requests, metrics=gated, arm="ids", num_wrong=1)
+    text = printed(tmp_path, [right, wrong])
+    (header,) = [line for line in text.splitlines() if "good req/s" in line]
+    rows = {line.split()[1]: line for line in text.splitlines() if line.strip().startswith("smoke")}
+    assert rows["sync-ids"].split()[-3] == "1"
+    assert rows["ids"].count("wrong tokens") == 5 and "good req/s" in header
+    assert "good req/s" not in printed(tmp_path, [make_run(requests)])

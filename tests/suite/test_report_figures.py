@@ -149,14 +149,6 @@ def test_many_steps_are_grouped_and_it_is_said() -> None:
     assert "means of 50 steps in a row" in chart.caption
 
 
-def test_uploads_leave_out_what_a_kind_never_uploads() -> None:
-    chart = figures.uploads(series(num_rounds=1))
-    assert chart.figure is not None
-    drawn = {trace.meta: list(trace.y) for trace in chart.figure.data}
-    assert "pixels" in drawn["prefill"]
-    assert drawn["decode"] == ["metadata"]
-
-
 @pytest.mark.parametrize(
     ("low", "high", "ticks"), [(5, 40, None), (0.4, 60, "D2"), (10, 10_000, "D2"), (3, 200_000, 1)]
 )
@@ -173,7 +165,6 @@ def test_every_chart_without_data_has_a_reason() -> None:
         *(figures.latency([("x", one)], kind, 100) for kind in figures.LATENCIES),
         figures.step_times(one),
         figures.batch_over_time(one, 100),
-        figures.uploads(one),
     ]
     for chart in charts:
         assert chart.figure is None

@@ -357,7 +357,10 @@ def test_the_arm_gets_its_prompts_as_it_takes_them_and_its_decision_is_recorded(
 def test_the_first_wrong_token_of_every_request_is_kept(run, monkeypatch, folder):
     monkeypatch.setattr(FakeOracle, "wrong", ("request-0000", "request-0002"))
     finished(run())
-    assert [r.first_wrong for r in load_run(folder.path).request_records("r0")] == [2, None, 2]
+    records = load_run(folder.path).request_records("r0")
+    assert [record.first_wrong for record in records] == [2, None, 2]
+    assert [record.expected_ids for record in records] == [(5, 6), None, (5, 6)]
+    assert [record.expected_from for record in records] == [0, None, 0]
 
 
 @pytest.mark.parametrize("rotation", range(3))

@@ -74,7 +74,7 @@ def step_commands(device: Device, ids: Sequence[int], blocks: Sequence[int]) -> 
         Upload("step_metadata.0", 0, 0, layout.size),
         Record(UPLOADS_DONE),
         Positions("step_metadata.0", len(ids), *layout),
-        Forward(len(ids), "input_ids"),
+        Forward(len(ids), "input_ids", len(ids), len(ids), int(len(ids) == 1)),
         Sample("sampled_ids.0", 1, 1),
         Download("sampled_ids.0", 1),
     ]

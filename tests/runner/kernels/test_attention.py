@@ -13,8 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner.config import RunnerConfig
-from runner.kernels.attention import PagedStep, StepGeometry, paged_attention
+from runner.kernels.attention import paged_attention
+from runner.kernels.geometry import StepGeometry, StepLimits
 from runner.kernels.kvcache import KVCache
+from runner.kernels.sdpa_attention import SdpaAttention
 from runner.models import TINY_QWEN3
 
 HEADS, DIM = 4, 8
@@ -74,13 +76,17 @@ class Batch:
         # Beyond a row's own blocks its table holds what an earlier row left there.
         table = [[*own, *[self.free_blocks[0]] * (width - len(own))] for own in self.tables]
         return StepGeometry(
-            starts=starts,
-            first=[row.first for row in self.rows],
-            ends=[row.end for row in self.rows],
+            starts=torch.tensor(starts),
+            first=torch.tensor([row.first for row in self.rows]),
+            ends=torch.tensor([row.end for row in self.rows]),
             block_table=torch.tensor(table),
             slot_mapping=torch.tensor([self.place(i, p) for i, p in new]),
             rope_positions=torch.tensor([[p for _, p in new]]),
         )
+
+    def limits(self) -> StepLimits:
+        counts = [row.count for row in self.rows]
+        return StepLimits(max(counts), max(row.end for row in self.rows), counts.count(1))
 
     def paged(self, window: int | None) -> torch.Tensor:
         """The runner's answer: [tokens, heads, dim]."""
@@ -93,7 +99,7 @@ class Batch:
             torch.cat(new_values).transpose(0, 1)[None],
             None,
             scaling=SCALING,
-            paged_step=PagedStep(self.geometry(), self.cache),
+            paged_step=SdpaAttention().begin(self.geometry(), self.cache, self.limits()),
             sliding_window=window,
         )
         return output[0]

@@ -27,7 +27,7 @@ from runner.commands import (
 )
 from runner.config import RunnerConfig
 from runner.core import Prompt
-from runner.kernels.attention import StepGeometry
+from runner.kernels.geometry import StepGeometry
 from runner.kernels.kvcache import POISON
 from runner.kernels.program import CopyCounter, Program
 from runner.models import TINY_GEMMA3_VL, TINY_QWEN3, ModelSpec
@@ -115,8 +115,8 @@ class Bench:
 
     @property
     def geometry(self) -> StepGeometry:
-        assert self.program._step is not None
-        return self.program._step.geometry
+        assert self.program._geometry is not None
+        return self.program._geometry
 
 
 @cache
@@ -196,7 +196,7 @@ def test_commands_other_than_copies_count_no_bytes(vl: Bench) -> None:
         Lookup("ids", 2),
         Splice("looked_up", 0, 0, 0, 2),
         Merge("copy", 2),
-        Forward(2, "inputs_embeds"),
+        Forward(2, "inputs_embeds", 2, 2, 0),
         Sample("sampled_ids.0", 1, 1),
     )
     counted = vl.take_copies()
@@ -216,8 +216,8 @@ def test_positions_and_slots_are_derived_from_firsts_counts_and_block_tables(tex
         *[4 * 4 + 0, 4 * 4 + 1, 4 * 4 + 2, 4 * 4 + 3, 11 * 4 + 0],
         *[7 * 4 + 3, 0 * 4 + 0, 0 * 4 + 1],
     ]
-    assert geometry.starts == [0, 1, 6, 9]
-    assert geometry.ends == [7, 5, 6]
+    assert geometry.starts.tolist() == [0, 1, 6, 9]
+    assert geometry.ends.tolist() == [7, 5, 6]
 
 
 @pytest.mark.parametrize("block", [-1, CONFIG.num_blocks])
@@ -278,7 +278,7 @@ def test_an_id_of_minus_one_is_an_error_inside_the_forward_as_well(textual: Benc
     textual.load_ids(5, -1)
     textual.run(textual.load_metadata([(0, 2, [3])]))
     with pytest.raises(IndexError):
-        textual.run(Forward(2, "input_ids"))
+        textual.run(Forward(2, "input_ids", 2, 2, 0))
 
 
 OUT_OF_BOUNDS = [
@@ -322,10 +322,14 @@ def greedy(name: str, ids: tuple[int, ...], count: int) -> list[int]:
         return reference_of(name).greedy([Prompt(ids)], count)[0]
 
 
-def embed_and_forward(bench: Bench, name: str, count: int) -> list[Command]:
+def embed_and_forward(name: str, rows: list[tuple[int, int, list[int]]]) -> list[Command]:
+    """Of rows as `load_metadata` takes them."""
+    counts = [count for _, count, _ in rows]
+    limits = (max(counts), max(first + count for first, count, _ in rows), counts.count(1))
     if name == "text":
-        return [Forward(count, "input_ids")]
-    return [Lookup("ids", count), Merge("copy", count), Forward(count, "inputs_embeds")]
+        return [Forward(sum(counts), "input_ids", *limits)]
+    copied: list[Command] = [Lookup("ids", sum(counts)), Merge("copy", sum(counts))]
+    return [*copied, Forward(sum(counts), "inputs_embeds", *limits)]
 
 
 @pytest.mark.parametrize("name", ["vl", "text"])
@@ -334,11 +338,12 @@ def test_a_prompt_and_the_decode_after_it_give_the_greedy_tokens(name: str) -> N
     bench.reset()
     ids = text(TINY_QWEN3, 10, seed=1)
     bench.load_ids(*ids)
-    bench.run(bench.load_metadata([(0, 10, [5, 0, 9])]), *embed_and_forward(bench, name, 10))
+    prompt, decode = [(0, 10, [5, 0, 9])], [(10, 1, [5, 0, 9])]
+    bench.run(bench.load_metadata(prompt), *embed_and_forward(name, prompt))
     bench.run(Sample("sampled_ids.0", 1, 1))
     first = bench.device("sampled_ids.0")[0]
     bench.load_ids(first)
-    bench.run(bench.load_metadata([(10, 1, [5, 0, 9])]), *embed_and_forward(bench, name, 1))
+    bench.run(bench.load_metadata(decode), *embed_and_forward(name, decode))
     bench.run(Sample("sampled_ids.1", 1, 1))
     assert [first, bench.device("sampled_ids.1")[0]] == greedy(name, ids, 2)
 
@@ -349,8 +354,8 @@ def test_each_row_is_sampled_at_its_own_last_position(name: str) -> None:
     bench.reset()
     prompts = [text(TINY_QWEN3, length, seed=length) for length in (7, 1, 10)]
     bench.load_ids(*(token for ids in prompts for token in ids))
-    positions = bench.load_metadata([(0, 7, [1, 8]), (0, 1, [2]), (0, 10, [11, 3, 4])])
-    bench.run(positions, *embed_and_forward(bench, name, 18), Sample("sampled_ids.1", 3, 3))
+    rows = [(0, 7, [1, 8]), (0, 1, [2]), (0, 10, [11, 3, 4])]
+    bench.run(bench.load_metadata(rows), *embed_and_forward(name, rows), Sample("sampled_ids.1", 3, 3))
     assert bench.device("sampled_ids.1") == [*(greedy(name, ids, 1)[0] for ids in prompts), -1]
     assert bench.device("sampled_ids.0") == [-1] * 4
 
@@ -367,7 +372,7 @@ def test_an_image_changes_what_is_sampled_as_it_does_in_the_reference(vl: Bench)
         Splice("looked_up", 0, 0, 4, 16),
         Merge("copy", len(ids)),
     )
-    vl.run(Forward(len(ids), "inputs_embeds"), Sample("sampled_ids.0", 1, 1))
+    vl.run(Forward(len(ids), "inputs_embeds", len(ids), len(ids), 0), Sample("sampled_ids.0", 1, 1))
     with torch.inference_mode():
         wanted = reference_of("vl").greedy([Prompt(ids, (image(4),))], 1)[0]
     assert vl.device("sampled_ids.0")[:1] == wanted
@@ -376,7 +381,7 @@ def test_an_image_changes_what_is_sampled_as_it_does_in_the_reference(vl: Bench)
 def test_nothing_is_forwarded_before_positions_are_known(textual: Bench) -> None:
     textual.load_ids(5)
     with pytest.raises(AssertionError):
-        textual.run(Forward(1, "input_ids"))
+        textual.run(Forward(1, "input_ids", 1, 1, 1))
 
 
 def test_a_reset_leaves_nothing_of_an_earlier_step(vl: Bench) -> None:
@@ -387,7 +392,7 @@ def test_a_reset_leaves_nothing_of_an_earlier_step(vl: Bench) -> None:
         Encode(0, 0),
         Lookup("ids", 2),
         Merge("copy", 2),
-        Forward(2, "inputs_embeds"),
+        Forward(2, "inputs_embeds", 2, 2, 0),
     )
     vl.run(Sample("sampled_ids.0", 1, 1))
     vl.program.reset()
@@ -397,7 +402,7 @@ def test_a_reset_leaves_nothing_of_an_earlier_step(vl: Bench) -> None:
     assert bool(vl.encoder_rows.isnan().all())
     assert all(bool((tensor == POISON).all()) for tensor in vl.cache_tensors)
     with pytest.raises(AssertionError):
-        vl.run(Forward(1, "inputs_embeds"))
+        vl.run(Forward(1, "inputs_embeds", 1, 1, 1))
 
 
 def test_the_models_soft_cap_keeps_the_order_of_logits() -> None:

@@ -1,0 +1,178 @@
+"""Paged attention by torch's own scaled_dot_product_attention: the CPU's way, and the reference (torch).
+
+Rows of one token are batched, longest with longest; longer rows (prefill chunks) are taken one by one. The
+host loops over the rows, so it reads where they lie: on a GPU it waits for the device once a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from runner.core import AttentionName
+from runner.kernels.geometry import StepGeometry, StepLimits
+from runner.kernels.kvcache import KVCache
+
+_NUM_BUCKETS = 4
+_MIN_ROWS_TO_BUCKET = 8
+_MIN_SPREAD_TO_BUCKET = 1.5  # bucketing loses when all contexts are about as long
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """A step's rows as the host sees them: the geometry's facts as lists, and its block table."""
+
+    starts: list[int]
+    first: list[int]
+    ends: list[int]
+    block_table: torch.Tensor
+
+    @staticmethod
+    def read(geometry: StepGeometry) -> _Rows:
+        """Waits for the device."""
+        return _Rows(
+            geometry.starts.tolist(), geometry.first.tolist(), geometry.ends.tolist(), geometry.block_table
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Rows attended in one call: `tokens` indexes the packed queries, `mask` [rows, 1, queries, keys]."""
+
+    tokens: torch.Tensor
+    num_rows: int
+    block_ids: torch.Tensor
+    mask: torch.Tensor
+    is_decode: bool
+
+
+@dataclass(slots=True)
+class _SdpaStep:
+    """Keeps the groups to attend in, per window: they are the same for every layer."""
+
+    geometry: StepGeometry
+    cache: KVCache
+    limits: StepLimits
+    _rows: _Rows | None = None
+    _groups: dict[int | None, list[_Group]] = field(default_factory=dict)
+
+    def attend(self, layer: int, query: torch.Tensor, scaling: float, window: int | None) -> torch.Tensor:
+        output = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+        for group in self._groups_of(window):
+            keys, values = self.cache.gather(layer, group.block_ids, group.num_rows)
+            attend = _attend_decodes if group.is_decode else _attend_prefill
+            output[group.tokens] = attend(query[group.tokens], keys, values, group.mask, scaling)
+        return output
+
+    def _groups_of(self, window: int | None) -> list[_Group]:
+        """The groups under a sliding window (None: full attention), built once a step."""
+        if window not in self._groups:
+            if self._rows is None:
+                self._rows = _Rows.read(self.geometry)
+                _check_limits(self._rows, self.limits)
+            self._groups[window] = list(_build_groups(self._rows, self.cache.block_size, window))
+        return self._groups[window]
+
+
+class SdpaAttention:
+    name: AttentionName = "sdpa"
+    description = "sdpa"
+
+    def begin(self, geometry: StepGeometry, cache: KVCache, limits: StepLimits) -> _SdpaStep:
+        return _SdpaStep(geometry, cache, limits)
+
+
+def _check_limits(rows: _Rows, limits: StepLimits) -> None:
+    """A launch sized too small would leave tokens out in silence, on a GPU; here it is an error."""
+    counts = [stop - begin for begin, stop in pairwise(rows.starts)]
+    wrong = max(counts) != limits.max_query or max(rows.ends) > limits.max_context
+    if wrong or counts.count(1) != limits.num_decodes:
+        raise ValueError(f"rows of {counts} tokens and contexts of {rows.ends} are not within {limits}")
+
+
+def _build_groups(packed: _Rows, block_size: int, window: int | None) -> Iterator[_Group]:
+    rows = range(len(packed.ends))
+    counts = [packed.starts[row + 1] - packed.starts[row] for row in rows]
+    decodes = [row for row in rows if counts[row] == 1]
+    for bucket in _buckets(decodes, packed.ends):
+        yield _decode_group(packed, bucket, block_size, window)
+    for row in rows:
+        if counts[row] > 1:
+            yield _prefill_group(packed, row, block_size, window)
+
+
+def _buckets(rows: list[int], ends: list[int]) -> list[list[int]]:
+    """Rows cut by context length, so that short contexts are not padded to the longest."""
+    if not rows:
+        return []
+    lengths = [ends[row] for row in rows]
+    if len(rows) < _MIN_ROWS_TO_BUCKET or max(lengths) < _MIN_SPREAD_TO_BUCKET * min(lengths):
+        return [rows]
+    ordered = sorted(rows, key=lambda row: ends[row])
+    size = -(-len(ordered) // _NUM_BUCKETS)
+    return [ordered[begin : begin + size] for begin in range(0, len(ordered), size)]
+
+
+def _decode_group(packed: _Rows, rows: list[int], block_size: int, window: int | None) -> _Group:
+    device = packed.block_table.device
+    index = torch.tensor(rows, device=device)
+    ends = torch.tensor([packed.ends[row] for row in rows], device=device)
+    oldest = torch.zeros_like(ends) if window is None else (ends - window).clamp_(min=0)
+    first_block = oldest // block_size
+    last_block = (ends - 1) // block_size
+    width = int((last_block - first_block).max()) + 1
+    # Rows with fewer blocks repeat their last one; the mask hides the repetition.
+    columns = torch.minimum(first_block[:, None] + torch.arange(width, device=device), last_block[:, None])
+    block_ids = packed.block_table[index].gather(1, columns)
+    key_positions = (first_block * block_size)[:, None] + torch.arange(width * block_size, device=device)
+    mask = (key_positions < ends[:, None]) & (key_positions >= oldest[:, None])
+    tokens = torch.tensor([packed.starts[row] for row in rows], device=device)
+    return _Group(tokens, len(rows), block_ids.flatten(), mask[:, None, None, :], is_decode=True)
+
+
+def _prefill_group(packed: _Rows, row: int, block_size: int, window: int | None) -> _Group:
+    begin, stop = packed.starts[row], packed.starts[row + 1]
+    first, end = packed.first[row], packed.ends[row]
+    oldest = 0 if window is None else max(0, first - window + 1)
+    first_block, last_block = oldest // block_size, (end - 1) // block_size
+    block_ids = packed.block_table[row, first_block : last_block + 1]
+    device = block_ids.device
+    queries = torch.arange(first, end, device=device)[:, None]
+    keys = torch.arange(first_block * block_size, (last_block + 1) * block_size, device=device)[None, :]
+    mask = keys <= queries
+    if window is not None:
+        mask &= keys > queries - window
+    return _Group(torch.arange(begin, stop, device=device), 1, block_ids, mask[None, None], is_decode=False)
+
+
+def _attend_decodes(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    mask: torch.Tensor,
+    scaling: float,
+) -> torch.Tensor:
+    """query [rows, heads, head_dim], one token a row; the heads of a KV head are taken as its queries."""
+    rows, heads, dim = query.shape
+    kv_heads = keys.shape[1]
+    folded = query.reshape(rows, kv_heads, heads // kv_heads, dim)
+    result = scaled_dot_product_attention(folded, keys, values, attn_mask=mask, scale=scaling)
+    return result.reshape(rows, heads, dim)
+
+
+def _attend_prefill(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    mask: torch.Tensor,
+    scaling: float,
+) -> torch.Tensor:
+    """query [tokens, heads, head_dim], the tokens of one row."""
+    result = scaled_dot_product_attention(
+        query.transpose(0, 1)[None], keys, values, attn_mask=mask, scale=scaling, enable_gqa=True
+    )
+    return result[0].transpose(0, 1)
