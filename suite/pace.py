@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 
-from suite.checks import Finding
+from suite.checks import Finding, invalid_runs
 from suite.comparison import Design, compare
 from suite.plan import PlannedCase, PlannedRun
 from suite.precision import is_spent
@@ -67,6 +67,8 @@ class Pace:
         compared = [one.ratio for one in found if one.verdict.word is not Word.NONE]
         told = f"after {num_rounds} round{'' if num_rounds == 1 else 's'}"
         num_valid = min([num_rounds, *(ratio.num_rounds for ratio in compared)])
+        num_doubted = len(self._doubted_rounds(records))
+        told += f", {num_rounds - num_doubted} of them without an INVALID run," if num_doubted else ""
         if until.is_reached([ratio.interval for ratio in compared], num_valid):
             return f"{told} every interval is at most {until.percent:g} % wide"
         starts = self._round_starts_s
@@ -74,6 +76,10 @@ class Pace:
         if is_spent(now_s - self._start_s, lengths_s, self._limit_s):
             return f"{told} its share of the budget, {self._limit_s:.0f} s, was spent"
         return None
+
+    def _doubted_rounds(self, records: Sequence[RunRecord]) -> set[int]:
+        invalid = invalid_runs(self._judged(records))
+        return {record.round for record in records if record.run_id in invalid}
 
     def _judged(self, records: Sequence[RunRecord]) -> list[Finding]:
         for record in records:

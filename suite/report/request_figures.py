@@ -229,8 +229,9 @@ def by_class(labelled: Labelled, kind: str) -> Chart:
 
 
 def _classes(one: Series, kind: str) -> Mapping[str, Values]:
-    """Class -> the latencies of its completed requests, all measured rounds pooled."""
-    frames = [run.requests[["kind", kind]] for run in one.runs if {"kind", kind} <= set(run.requests.columns)]
+    """Class -> the latencies of its completed requests, all valid rounds pooled."""
+    runs = [run for run in one.valid_runs if {"kind", kind} <= set(run.requests.columns)]
+    frames = [run.requests[["kind", kind]] for run in runs]
     if not frames:
         return {}
     pooled = pd.concat(frames, ignore_index=True)
@@ -306,12 +307,12 @@ def goodput(labelled: Labelled, gates: Mapping[str, float], command: str) -> Cha
 
 
 def _met(one: Series, gates: Mapping[str, float]) -> pd.DataFrame | None:
-    """A column of truth for each gate and one for `all`, a row for each request of the measured rounds."""
-    fields = [GATES[name] for name in gates]
-    frames = [run.requests for run in one.runs if {*fields, "why_undefined"} <= set(run.requests.columns)]
+    """A column of truth for each gate and one for `all`, a row for each request of the valid rounds."""
+    fields = {*(GATES[name] for name in gates), "why_undefined"}
+    frames = [run.requests for run in one.valid_runs if fields <= set(run.requests.columns)]
     if not frames or not sum(map(len, frames)):
         return None
-    pooled = pd.concat([frame[[*fields, "why_undefined"]] for frame in frames], ignore_index=True)
+    pooled = pd.concat([frame[sorted(fields)] for frame in frames], ignore_index=True)
     met = pd.DataFrame({name: _meets(pooled, GATES[name], limit) for name, limit in gates.items()})
     return met.assign(all=met.all(axis=1))
 

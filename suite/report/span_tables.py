@@ -215,14 +215,14 @@ def _paid(one: Series) -> Cell:
         return text(undefined((costs.no_instrument_us if costs else None) or _NO_RUN))
     paid = costs.instrument_us
     steps_us = [
-        1e6 * run.record.duration_s / run.record.num_steps for run in one.runs if run.record.num_steps
+        1e6 * run.record.duration_s / run.record.num_steps for run in one.valid_runs if run.record.num_steps
     ]
     share = f"{quantity(100 * paid / median(steps_us), '%')} of a step" if steps_us else ""
     return Cell((Line(quantity(paid, "µs"), paid, note=share),), is_number=True)
 
 
 def _ratio(one: Series, instrumented: Sequence[RunRecord]) -> Cell:
-    measured = [run.record for run in one.runs]
+    measured = [run.record for run in one.valid_runs]
     ratio, reason = throughput_ratio(instrumented, measured)
     if ratio is None:
         return text(undefined(reason or ""))

@@ -22,7 +22,6 @@ class Rule:
     """`text` says what must hold.
 
     `is_timing`: what it finds casts doubt on the times, not on the tokens or the accounts.
-
     `is_of_run`: a run that breaks it enters no figure. Else what it finds is about all rounds of an arm, and
     says nothing against the run it stands at.
     """
@@ -182,8 +181,8 @@ _TIMING = (
     ),
     Rule(
         "drift",
-        "over the rounds of an arm no figure that decides has a trend of 3 % or more (slope of its log, "
-        "p < 0.01)",
+        "over the rounds of an arm no figure that decides has a trend of 3 % or more (slope of its "
+        "logarithm, p < 0.01)",
         "warm up for longer (warmup_rounds), let the machine settle, and run again; ratios of arms in the "
         "same rounds are hurt less than the figures themselves",
         is_timing=True,

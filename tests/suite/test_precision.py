@@ -6,14 +6,16 @@ import math
 
 import numpy as np
 import pytest
-from records import make_request, make_run
+from records import make_request, make_run, make_step
 
 from suite.checks import Finding
 from suite.errors import SuiteError
+from suite.experiment import Experiment, Stop
 from suite.pace import Pace
 from suite.plan import Options, for_check, make_plan
 from suite.precision import MIN_ROUNDS, Precision, is_spent, read_precision, share_s
 from suite.ratios import Interval, ratio_of_logs, t_interval
+from suite.store import RunFolder
 from suite.verdict import Word, decide, noise_floor
 
 ONE_PERCENT = Precision(1.0)
@@ -141,13 +143,34 @@ def test_a_case_stops_after_a_whole_round_and_its_instrumented_runs_are_made_all
     assert max(rounds_of(quiet)) + 1 == MIN_ROUNDS and why.startswith("after 10 rounds every interval")
 
 
+VALID = "of them without an INVALID run,"
+
+
 def test_invalid_runs_are_no_rounds_and_in_no_interval_that_decides(planned):
     """Every third round has one INVALID run, far off: ten valid rounds are there after 14."""
     (case,) = planned("sync-ids", "ids").cases
     made, why = paced(case, noise=1e-6, is_invalid=lambda run: run.arm == "ids" and run.round % 3 == 0)
-    assert max(rounds_of(made)) + 1 == 15 and why.startswith("after 15 rounds every interval is at most 1 %")
+    assert (
+        max(rounds_of(made)) + 1 == 15
+        and why == f"after 15 rounds, 10 {VALID} every interval is at most 1 % wide"
+    )
     made, why = paced(case, noise=1e-6, limit_s=999.0, is_invalid=lambda run: run.arm == "ids")
-    assert why == "after 32 rounds its share of the budget, 999 s, was spent"
+    assert why == f"after 32 rounds, 0 {VALID} its share of the budget, 999 s, was spent"
+
+
+def test_an_experiment_judges_a_run_by_what_it_stored(planned, tmp_path):
+    plan = planned("sync-ids", "ids")
+    folder = RunFolder.create(tmp_path, "paced")
+    requests = [make_request(sent_ms=5000.0, first_ms=5001.0, token_ms=(5010.0,), num_prompt_tokens=1)]
+    folder.write_requests("r0", requests)
+    folder.write_steps("r0", [make_step(0, 5001.0, 5010.0, num_rows=1, num_tokens=1)])
+    nothing = (None, Stop(), lambda _: None, lambda _: None)
+    record = make_run(requests, run_id="r0")
+    judged = Experiment(plan, folder.path, *nothing)._findings_of(record)
+    assert [one.rule for one in judged] == ["off-schedule"]
+    assert Experiment(plan, None, *nothing)._findings_of(record) == ()
+    (folder.path / "steps" / "r0.parquet").write_bytes(b"cut short")
+    assert Experiment(plan, folder.path, *nothing)._findings_of(record) == ()
 
 
 def test_a_spent_budget_ends_a_case_whose_intervals_are_still_wide(planned):

@@ -16,7 +16,7 @@ from suite.instrumented_runs import costs_by_arm
 from suite.kept_ceilings import CaseCeilings, to_document
 from suite.micro.catalogue import Row
 from suite.publish import publish
-from suite.record import RunRecord, Status
+from suite.record import RequestRecord, RunRecord, Status
 from suite.report.data import from_loaded
 from suite.report.span_tables import ceiling_shares, idle, instruments, silent_waits, spans
 from suite.store import RunFolder, load_run, to_json
@@ -28,7 +28,7 @@ def steps() -> list[StepRecord]:
     """Two decode steps of 2 ms on the host, each with a millisecond on the device, half a one apart."""
     return [
         replace(
-            make_step(index, 2 * index, 2 * index + 2, num_tokens=4),
+            make_step(index, 2 * index, 2 * index + 2, num_rows=1, num_tokens=4),
             start_ns=2 * index * MS,
             end_ns=(2 * index + 2) * MS,
             device_start_ns=(2 * index + 1) * MS,
@@ -36,6 +36,12 @@ def steps() -> list[StepRecord]:
         )
         for index in range(2)
     ]
+
+
+def request() -> RequestRecord:
+    """The one that these steps computed: 6 positions of its prompt, and all but the last of 3 outputs."""
+    times = {"scheduled_ns": 0, "sent_ns": 0, "first_scheduled_ns": 0}
+    return make_request(num_prompt_tokens=6, token_ns=(MS, 2 * MS, 4 * MS), finished_ns=4 * MS, **times)
 
 
 def spans_of(records: list[StepRecord], reason: str | None = None) -> list[Span]:
@@ -59,21 +65,21 @@ def folder_of(tmp_path: Path, *runs: tuple[RunRecord, list[Span]]) -> RunFolder:
     for run, recorded in runs:
         folder.append_run(run)
         folder.write_steps(run.run_id, steps())
-        folder.write_requests(run.run_id, [make_request()])
+        folder.write_requests(run.run_id, [request()])
         if recorded:
             folder.write_spans(run.run_id, recorded)
     return folder
 
 
 def measured(number: int, duration_s: float = 1.0) -> tuple[RunRecord, list[Span]]:
-    return make_run([make_request()], steps(), duration_s, run_id=f"r{number}", round=number), []
+    return make_run([request()], steps(), duration_s, run_id=f"r{number}", round=number), []
 
 
 def instrumented(
     recorded: list[Span], level: str = "events", status: Status = Status.COMPLETED
 ) -> tuple[RunRecord, list[Span]]:
     run = make_run(
-        [make_request()],
+        [request()],
         steps(),
         2.0,
         run_id="i0",
@@ -250,7 +256,7 @@ def test_the_document_on_standard_output_is_that_of_the_summary(tmp_path: Path) 
 
 
 def test_silent_waits_are_a_table_of_their_own_and_cast_no_doubt_on_the_cache(tmp_path: Path) -> None:
-    run = make_run([make_request()], steps(), run_id="s0", sync_check="warn", warnings=("step 3: a copy",))
+    run = make_run([request()], steps(), run_id="s0", sync_check="warn", warnings=("step 3: a copy",))
     folder = folder_of(tmp_path, measured(0), measured(1), (run, []))
     loaded = load_run(folder.path)
     data = from_loaded(loaded)
