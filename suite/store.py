@@ -58,7 +58,7 @@ _REQUEST_LISTS = ("token_ns", "output_ids")
 _REQUEST_FLOATS = ("logprobs",)  # a list, or nothing
 # Columns that came with a feature, and what they are in a table written before it.
 _LATER: Mapping[str, int | None] = {
-    **dict.fromkeys(("hash_ns", "num_draft_tokens", "num_accepted_tokens"), 0),
+    **dict.fromkeys(("hash_ns", "num_draft_tokens", "num_accepted_tokens", "graph_rows"), 0),
     **dict.fromkeys(("num_cached_tokens", "num_drafted_tokens"), 0),
     "logprobs": None,
 }

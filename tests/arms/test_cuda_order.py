@@ -407,8 +407,9 @@ def test_decode_steps_are_captured_once_and_replayed_in_the_same_order(
             "compute: capture graph 0",
             "compute: capture graph 1",
         ]
-        serve_three_steps(cuda, device, GRAPHS)
+        engine = serve_three_steps(cuda, device, GRAPHS)
         assert cuda.log == with_replays(GOLDEN, "graph 1")
+    assert [step.graph_rows for step in engine.recorder.steps] == [0, 1, 1]
 
 
 def test_plain_ids_are_looked_up_inside_their_own_graph(cuda: FakeCuda, models_built_once: None) -> None:
