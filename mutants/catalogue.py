@@ -6,17 +6,23 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from mutants import (
+    attribution,
     caching,
     checking,
+    comparing,
     device_half,
     drafts,
+    figures,
     gpu_path,
     host_half,
+    keeping,
     measuring,
     micro,
     planning,
+    reporting,
     sampling,
     traffic,
+    validity,
 )
 from mutants.mutant import Mutant
 
@@ -31,6 +37,7 @@ def by_name(mutants: Iterable[Mutant]) -> Mapping[str, Mutant]:
 
 
 _PARTS = (
+    attribution,
     planning,
     host_half,
     device_half,
@@ -42,5 +49,10 @@ _PARTS = (
     measuring,
     micro,
     traffic,
+    keeping,
+    comparing,
+    figures,
+    validity,
+    reporting,
 )
 CATALOGUE = by_name(mutant for part in _PARTS for mutant in part.MUTANTS)

@@ -87,16 +87,16 @@ MUTANTS = (
     ),
     Mutant(
         "wrong-tokens-break-no-rule",
-        "suite/checks.py",
-        "elif tokens.num_wrong and not run.is_control:",
-        "elif tokens.num_wrong and run.is_control:",
+        "suite/validity/tokens.py",
+        "elif verdict.num_wrong and not run.is_control:",
+        "elif verdict.num_wrong and run.is_control:",
         ("tests/suite/test_checks.py::test_wrong_tokens_are_told_with_their_first_place",),
     ),
     Mutant(
         "unchecked-tokens-will-do",
-        "suite/checks.py",
-        "if tokens is None or tokens.num_checked == 0:",
-        "if tokens is None:\n        return\n    if tokens.num_checked < 0:",
+        "suite/validity/tokens.py",
+        "if verdict is None or verdict.num_checked == 0:",
+        "if verdict is None:\n        return\n    if verdict.num_checked < 0:",
         ("tests/suite/test_checks.py::test_a_run_whose_tokens_nobody_checked_is_not_valid",),
     ),
     Mutant(

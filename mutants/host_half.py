@@ -89,8 +89,8 @@ MUTANTS = (
     Mutant(
         "new-blocks-are-not-told",
         _BATCH,
-        "if len(state.block_ids) > blocks:",
-        "if not blocks:",
+        "if total > known:\n                self.block_table",
+        "if not known:\n                self.block_table",
         (f"{_ROWS}test_a_moved_row_goes_on_growing",),
         hazards.CORRUPTION,
     ),
@@ -113,8 +113,8 @@ MUTANTS = (
     Mutant(
         "a-token-in-flight-is-taken-for-known",
         _BATCH,
-        "self.in_flight[row] = is_in_flight = end - entry.num_drafts > total",
-        "self.in_flight[row] = is_in_flight = False",
+        "end - num_drafts > total for end, num_drafts, total",
+        "False for end, num_drafts, total",
         (f"{_ROUTES}test_a_newcomer_makes_the_step_mixed",),
         hazards.GATHER,
     ),
@@ -127,10 +127,17 @@ MUTANTS = (
         hazards.GATHER,
     ),
     Mutant(
+        "a-sampled-id-is-written-a-position-late",
+        _BATCH,
+        "single.append((row, known, state.output_ids[-1]))",
+        "single.append((row, total, state.output_ids[-1]))",
+        (_HISTORY,),
+    ),
+    Mutant(
         "positions-off-by-one",
         _BATCH,
-        "self.first[row] = entry.first",
-        "self.first[row] = entry.first + 1",
+        "self.first[rows] = firsts",
+        "self.first[rows] = [first + 1 for first in firsts]",
         (_HISTORY,),
     ),
     # ---- routes

@@ -65,7 +65,7 @@ MUTANTS = (
     Mutant(
         "ceilings-are-written-in-place",
         "suite/ceiling_store.py",
-        "        _replace(path, text.encode())",
+        "        replace_file(path, lambda file: file.write(text.encode()))",
         "        path.write_text(text)",
         (f"{_STORE}test_who_writes_at_the_same_time_leaves_a_whole_file",),
     ),

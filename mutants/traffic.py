@@ -157,7 +157,7 @@ MUTANTS = (
     ),
     Mutant(
         "waiting-for-a-place-is-off-schedule",
-        "suite/checks.py",
+        "suite/validity/schedule.py",
         "has_place = most is None or place < most",
         "has_place = most is None or place <= most",
         (f"{_PACE}test_waiting_for_a_place_is_not_off_schedule_but_waiting_longer_is",),

@@ -274,14 +274,12 @@ class RequestState:
     resident_first: int | None = None
     finish_reason: FinishReason | None = None
     error: str | None = None
-    num_prompt: int = field(init=False)  # kept: read several times a step for every row
+    num_prompt: int = field(init=False)  # kept, like its id: read several times a step for every row
+    request_id: str = field(init=False)
 
     def __post_init__(self) -> None:
         self.num_prompt = len(self.request.prompt)
-
-    @property
-    def request_id(self) -> str:
-        return self.request.request_id
+        self.request_id = self.request.request_id
 
     @property
     def num_tokens(self) -> int:

@@ -43,7 +43,6 @@ class _Making:
     splices: list[SpliceItem] = field(default_factory=list)
     residents: list[ResidentItem] = field(default_factory=list)
     admitted: list[SlotItem] = field(default_factory=list)
-    scheduled: set[str] = field(default_factory=set)
     num_preempted: int = 0
     num_encoder_rows: int = 0
     num_to_come: int = 0  # running requests not looked at yet, and the blocks a token of each needs
@@ -122,7 +121,11 @@ class Scheduler:
         if self._speculates:
             making.num_to_come = len(running)
             making.blocks_to_come = sum(self._missing_blocks(state, 1) for state in running)
+        has_quick = not self._speculates and not self._config.prefix_caching
         for state in running:
+            # A decode in its own block is nearly every row of nearly every step: it needs no more.
+            if has_quick and self._schedule_decode(making, state):
+                continue
             if state.status is RequestStatus.RUNNING:
                 self._schedule_running(making, state)
         if making.num_preempted == 0:
@@ -201,6 +204,30 @@ class Scheduler:
 
     # ---- planning
 
+    def _schedule_decode(self, making: _Making, state: RequestState) -> bool:
+        """Plan the one token of a row that has its block, and no image or draft; False: it was not that easy.
+
+        What `_schedule_running` would do of it, in one go. One preempted just now has nothing computed.
+        """
+        first, num_known = state.num_computed, state.num_prompt + len(state.output_ids)
+        is_easy = (
+            making.budget > 0
+            and not state.spans
+            and first >= state.num_prompt
+            and first == num_known + state.num_in_flight - 1
+            and first < len(state.block_ids) * self._block_size
+            and num_known + state.num_steps_in_flight < self._length_limit(state)
+            and first + 1 < self._config.max_model_len
+        )
+        if is_easy:
+            assert state.slot is not None
+            making.rows.append(ScheduledRow(state.request_id, state.slot, first, 1, True, True))
+            making.budget -= 1
+            state.num_computed = first + 1
+            state.num_in_flight += 1
+            state.num_steps_in_flight += 1
+        return is_easy
+
     def _schedule_running(self, making: _Making, state: RequestState) -> None:
         if self._speculates:
             making.num_to_come -= 1
@@ -255,7 +282,6 @@ class Scheduler:
         making.rows.append(
             ScheduledRow(state.request_id, state.slot, first, count, samples, is_decode, num_drafts)
         )
-        making.scheduled.add(state.request_id)
         making.budget -= count
         state.num_computed += count
         state.num_in_flight += samples * (1 + num_drafts)
@@ -323,8 +349,9 @@ class Scheduler:
         return True
 
     def _victim(self, making: _Making, state: RequestState) -> RequestState | None:
+        scheduled = {row.request_id for row in making.rows}
         for victim in reversed(self._running):
-            if victim is not state and victim.request_id not in making.scheduled:
+            if victim is not state and victim.request_id not in scheduled:
                 return victim
         return None
 
@@ -456,7 +483,7 @@ class Scheduler:
 
 
 def _is_prefill(state: RequestState) -> bool:
-    return state.num_tokens + state.num_in_flight - state.num_computed > 1
+    return state.num_prompt + len(state.output_ids) + state.num_in_flight - state.num_computed > 1
 
 
 def _reads_supplied(state: RequestState, embeds: SuppliedRows) -> bool:

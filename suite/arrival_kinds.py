@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
 
+from suite.record import Settles
 from suite.schema import Count, PositiveNumber, StrictModel, broken_rule, kind_tag, one_of
 from suite.traces.reading import AUTO, FORMAT_NAMES
 
@@ -244,3 +245,19 @@ def most_at_once(arrivals: Arrivals) -> int | None:
 
 def is_closed_loop(arrivals: Arrivals) -> bool:
     return isinstance(process_of(arrivals), ClosedLoop)
+
+
+LEAST_FILLS = 4
+"""So many times a closed loop must fill its places before one can ask whether its batch settles."""
+
+LEAST_OF_RATE = 50
+"""So many requests an open loop must send before one can ask whether its queue grows."""
+
+
+def settles(arrivals: Arrivals, num_requests: int) -> Settles | None:
+    """What of a run should settle. A closed batch fills and drains; a ramp or a trace has no one rate."""
+    process = process_of(arrivals)
+    if isinstance(process, ClosedLoop):
+        return "batch" if num_requests >= LEAST_FILLS * process.concurrency else None
+    is_of_one_rate = isinstance(process, (Constant, Poisson, Gamma))
+    return "queue" if is_of_one_rate and num_requests >= LEAST_OF_RATE else None

@@ -13,7 +13,7 @@ from runner.inputs.arms import ARMS, Arm
 from runner.measure import StepRecord
 from suite.arms import named_arm
 from suite.bill import ArmBill
-from suite.checks import Finding
+from suite.checks import Finding, invalid_runs
 from suite.ratios import Interval, Ratio, factor, holm, paired_ratio
 from suite.record import RunRecord, Status, StepListRecord
 from suite.verdict import UNKNOWN_FLOOR, Floor, Word, decide, noise_floor
@@ -136,7 +136,6 @@ FILL = "flags"
 """The span of the device fill: in the masked merge, and missing from the flag upload."""
 
 _WITH_FILL = ("flag upload", "masked merge")
-_OF_ALL_ROUNDS = "too-few-rounds"  # a finding that says nothing against the run it stands at
 _TINY = 1e-9
 
 StepsOf = Callable[[str], Sequence[StepRecord]]
@@ -155,10 +154,10 @@ def attribution(
     Only runs that completed, kept to their list and broke no rule enter. `bills` tell what the device fill
     costs by itself.
     """
-    invalid = frozenset(finding.run_id for finding in findings if finding.rule != _OF_ALL_ROUNDS)
+    invalid = invalid_runs(findings)
     cases: dict[tuple[str, str], list[RunRecord]] = {}
     for run in runs:
-        if run.step_list is not None:
+        if run.step_list is not None and not run.repeats:
             cases.setdefault((run.scenario, run.case_id), []).append(run)
     return tuple(line for group in cases.values() for line in _Case(group, steps_of, invalid, bills).lines())
 
@@ -216,6 +215,7 @@ class _Case:
     def lines(self) -> tuple[Line, ...]:
         """Line by line, each on every kind of step there is, with Holm's correction over all of them."""
         kinds = {kind for run in self._listed() for kind in run.commands}
+        kinds |= {kind for _, _, kind in self._times}
         found = [self._line(pair, kind) for pair in self._pairs() for kind in KINDS if kind in kinds]
         return tuple(_decided(found))
 

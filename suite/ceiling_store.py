@@ -9,8 +9,6 @@ import hashlib
 import json
 import os
 import platform
-import tempfile
-from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +18,7 @@ from pydantic import ValidationError
 
 from runner.core import usable_cores
 from runner.models import ModelSpec
+from suite.atomic_file import replace_file
 from suite.ceilings import SCHEMA_VERSION, Ceilings, linear_shapes
 from suite.environment import cpu_model
 
@@ -97,25 +96,10 @@ def save(key: str, ceilings: Ceilings) -> str | None:
     try:
         path = cache_path(key)
         path.parent.mkdir(parents=True, exist_ok=True)
-        _replace(path, text.encode())
+        replace_file(path, lambda file: file.write(text.encode()))
     except OSError as error:
         return f"{path} cannot be written ({_why(error)}); the ceilings are not kept"
     return None
-
-
-def _replace(path: Path, content: bytes) -> None:
-    # A name of its own for every writer, threads of one process among them.
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.stem}.", suffix=".tmp", dir=path.parent)
-    temporary = Path(name)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
 
 
 def _why(error: OSError | UnicodeDecodeError) -> str:

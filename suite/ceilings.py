@@ -18,7 +18,7 @@ from runner.models import ModelSpec
 from runner.spans import Span, upload_span
 from suite.command_costs import scaled_pass
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2  # 2: products as the runner's forward runs them
 
 _ITEM_BYTES = 4  # rows are float32
 _MAX_LOAD = 0.5  # of each core: one that measures needs a core, and a device process another

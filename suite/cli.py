@@ -21,6 +21,7 @@ from suite.errors import SuiteError
 if TYPE_CHECKING:
     from suite.commands import Screen
     from suite.plan import Options
+    from suite.resume import Given
 
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
@@ -35,6 +36,7 @@ class Kind(StrEnum):
     ARMS = "arms"
     DEVICES = "devices"
     METRICS = "metrics"
+    RULES = "rules"
 
 
 class Instrument(StrEnum):
@@ -62,6 +64,20 @@ class Profiler(StrEnum):
 
 class Form(StrEnum):
     PERFETTO = "perfetto"
+    PYTEST_BENCHMARK = "pytest-benchmark"
+
+
+class CompareForm(StrEnum):
+    TABLE = "table"
+    MARKDOWN = "markdown"
+    JSON = "json"
+    HTML = "html"
+
+
+class ReportForm(StrEnum):
+    HTML = "html"
+    MARKDOWN = "markdown"
+    JSON = "json"
 
 
 class Commands(typer.core.TyperGroup):
@@ -142,9 +158,28 @@ OutputDir = Annotated[
 ]
 
 
+FailOn = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--fail-on",
+        help="Exit code 1 where the whole interval of a change lies beyond: 'output_throughput<-3%' or "
+        "'p99_ttft_ms>+5%'; repeatable.",
+        metavar="LIMIT",
+    ),
+]
+
+
 @app.command()
 def run(
-    paths: Paths,
+    context: typer.Context,
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="PATHS...",
+            help="Scenario files, or directories: of one, the *.yaml files directly in it.",
+            show_default=False,
+        ),
+    ] = None,
     device: Device = "auto",
     arms: Arms = None,
     rounds: Rounds = None,
@@ -206,11 +241,36 @@ def run(
     label: Annotated[
         str | None, typer.Option("--label", help="A name in the folder's name.", metavar="TEXT")
     ] = None,
+    resumed: Annotated[
+        Path | None,
+        typer.Option(
+            "--resume",
+            help="Finish the run in this folder, which was interrupted or killed. PATHS and options need not "
+            "be given; those that are must be what it began with.",
+            metavar="RUN_DIR",
+        ),
+    ] = None,
+    is_strict: Annotated[
+        bool,
+        typer.Option(
+            "--strict",
+            help="Exit with 1 where a run is INVALID for timing: noise, load, drift, too few rounds.",
+        ),
+    ] = False,
+    baseline: Annotated[
+        str | None,
+        typer.Option(
+            "--baseline",
+            help="Run that commit's code as well, in turns with this, and tell what differs.",
+            metavar="GITREF",
+        ),
+    ] = None,
+    fail_on: FailOn = None,
 ) -> None:
     """Run scenarios; write records, summary and report; print the results.
 
-    Exit codes: 0 fine; 1 wrong tokens in a right arm, or a run failed; 2 usage or configuration;
-    130 interrupted, partial results kept.
+    Exit codes: 0 fine; 1 wrong tokens in a right arm, wrong accounts, or a run failed, --fail-on is broken,
+    and with --strict INVALID for timing; 2 usage or configuration; 130 interrupted, partial results kept.
     """
     from suite import commands
     from suite.goodput import goodput_override
@@ -229,11 +289,61 @@ def run(
         raise SuiteError(f"{which} is about the run with instruments, and --instrument is off: leave it out")
     if goodput is not None:
         options = replace(options, overrides=(*options.overrides, goodput_override(goodput)))
-    place = _place(output_dir)
-    code = commands.run(paths, options, place, label, is_dry_run, _screen(is_json))
+    if resumed is not None:
+        given = _given(context, tuple(paths or ()), options)
+        code = commands.resume(resumed, given, _screen(is_json), is_strict)
+    elif not paths:
+        raise SuiteError(
+            "Missing argument PATHS: name scenario files, or a run to finish by --resume RUN_DIR"
+        )
+    elif baseline is not None:
+        from suite.baseline_run import run_against
+        from suite.compare_folders import CompareOptions
+
+        limits, place = CompareOptions.of(None, fail_on, False), _place(output_dir)
+        code = run_against(paths, options, baseline, limits, place, label, is_dry_run, _screen(is_json))
+    elif fail_on:
+        raise SuiteError("--fail-on goes with --baseline GITREF; of two run folders, compare has it")
+    else:
+        place = _place(output_dir)
+        code = commands.run(paths, options, place, label, is_dry_run, _screen(is_json), is_strict)
     if not is_dry_run:
         _finish_output()  # what was measured decides the exit code, whoever reads the table
     _leave(code)
+
+
+_RESUMABLE = {
+    "device": "device",
+    "arms": "arms",
+    "rounds": "rounds",
+    "overrides": "set",
+    "goodput": "set",
+    "seed": "seed",
+    "instrument": "instrument",
+    "sync_check": "sync_check",
+    "is_traced": "torch_trace",
+    "has_window": "window",
+    "until_precision": "until_precision_percent",
+    "budget": "budget_s",
+}
+"""Parameter of `run` -> the key of config.yaml that says what it was."""
+
+_NEW_ONLY = {"output_dir": "--output-dir", "label": "--label", "is_dry_run": "--dry-run"}
+
+
+def _given(context: typer.Context, paths: tuple[Path, ...], options: Options) -> Given:
+    """What was said beside --resume. SuiteError for what only a new run has."""
+    from suite.resume import Given
+
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    names = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
+    for name in names:
+        if name in _NEW_ONLY:
+            raise SuiteError(
+                f"{_NEW_ONLY[name]} does not go with --resume: a run is finished in its own folder"
+            )
+    keys = dict.fromkeys(_RESUMABLE[name] for name in names if name in _RESUMABLE)
+    return Given(paths, options, tuple(keys))
 
 
 @app.command()
@@ -334,7 +444,7 @@ def list_known(
     kind: Annotated[Kind | None, typer.Argument(help="Everything where not given.")] = None,
     is_json: Json = False,
 ) -> None:
-    """List the scenarios, models, arms, devices or metrics there are."""
+    """List the scenarios, models, arms, devices, metrics or rules of validity there are."""
     from suite import commands
 
     kinds = [kind.value] if kind else [known.value for known in Kind]
@@ -344,29 +454,114 @@ def list_known(
 @app.command()
 def report(
     run_dir: RunDir,
+    form: Annotated[
+        ReportForm | None,
+        typer.Option(
+            "--format",
+            help="html: the page, in the folder; markdown: for a pull request; json: the summary.",
+            show_default="html",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Write it there instead.", metavar="FILE", show_default=False),
+    ] = None,
     is_json: Json = False,
 ) -> None:
     """Make the summary and the report of a run folder anew."""
     from suite import commands
 
-    _leave(commands.report(run_dir, _screen(is_json)))
+    if is_json and form not in (None, ReportForm.JSON):
+        raise SuiteError(f"--json and --format {form}: give one of them")
+    chosen = ReportForm.JSON if is_json else form or ReportForm.HTML
+    _leave(commands.report(run_dir, chosen.value, output, _screen(is_json)))
+
+
+@app.command()
+def compare(
+    run_dirs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN_DIR...", help="Run folders; the first is the base.", show_default=False),
+    ],
+    metrics: Annotated[
+        list[str] | None,
+        typer.Option("--metric", help="Instead of the primary ones; repeatable.", metavar="NAME"),
+    ] = None,
+    fail_on: FailOn = None,
+    is_across_machines: Annotated[
+        bool,
+        typer.Option("--across-machines", help="Compare runs of different machines or versions, marked so."),
+    ] = False,
+    form: Annotated[
+        CompareForm | None,
+        typer.Option("--format", help="table, or what --output ends in.", show_default=False),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Write it to a file: .md, .json or .html.", metavar="FILE"),
+    ] = None,
+    is_json: Json = False,
+) -> None:
+    """Hold run folders against the first of them, case by case: matched by content, in the same arms.
+
+    Exit code 1 where --fail-on is broken, or finds no data.
+    """
+    from suite.compare_folders import CompareOptions, compare_command
+
+    options = CompareOptions.of(metrics, fail_on, is_across_machines)
+    chosen = None if form is None else form.value
+    code = compare_command(run_dirs, options, chosen, output, _screen(is_json))
+    _finish_output()  # what was compared decides the exit code, whoever reads the table
+    _leave(code)
 
 
 @app.command()
 def export(
     run_dir: RunDir,
-    form: Annotated[Form, typer.Option("--format", help="perfetto: Chrome trace events.")] = Form.PERFETTO,
+    form: Annotated[
+        Form,
+        typer.Option(
+            "--format",
+            help="perfetto: Chrome trace events of steps and spans; pytest-benchmark: rounds, as it stores.",
+        ),
+    ] = Form.PERFETTO,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Instead of trace.json in the run's folder.", metavar="FILE"),
+        typer.Option(
+            "--output",
+            "-o",
+            help="Instead of trace.json, or pytest-benchmark.json, in the run's folder.",
+            metavar="FILE",
+        ),
     ] = None,
     is_json: Json = False,
 ) -> None:
-    """Write the steps and spans of a run for a viewer: lanes of host and device, arrows, counters."""
+    """Write a run for another program.
+
+    perfetto: the steps and spans for a viewer, with lanes of host and device, arrows and counters.
+    pytest-benchmark: the rounds of every arm, which `pytest-benchmark compare FILE` reads.
+    """
     from suite.profile import commands
 
-    assert form is Form.PERFETTO
-    _leave(commands.export(run_dir, output, _screen(is_json)))
+    export_as = commands.export if form is Form.PERFETTO else commands.export_rounds
+    _leave(export_as(run_dir, output, _screen(is_json)))
+
+
+@app.command()
+def metrics(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The requests.jsonl of a vLLM run.", show_default=False)
+    ],
+    is_json: Json = False,
+) -> None:
+    """Print TTFT, TPOT and E2E latency of requests that vLLM served, by our own definitions.
+
+    A line of the file is a request: request_id, input_toks, output_toks, arrival_time, queued_ts,
+    scheduled_ts, first_token_ts and last_token_ts, in seconds.
+    """
+    from suite.imported_metrics import metrics_command
+
+    _leave(metrics_command(file, _screen(is_json)))
 
 
 @app.command()
@@ -527,6 +722,8 @@ def main() -> None:
         app(prog_name="suite")
     except SystemExit as leaving:
         code = leaving.code
+    except KeyboardInterrupt:
+        code = EXIT_INTERRUPTED
     except OSError as error:
         if error.filename is not None or error.errno not in _REFUSED:
             raise

@@ -12,10 +12,12 @@ from runner.core import RunnerError
 from runner.device.base import DEVICE_KINDS
 from runner.models import ALL_MODELS, get_model
 from suite.arms import arm_lines, named_arm
+from suite.checks import RULES, has_wrong_accounts
 from suite.cost import CostLimits, CostSchedule, cost_document, cost_plan
 from suite.environment import DeviceFacts, capture
 from suite.errors import SuiteError
 from suite.experiment import EXIT_FINE, EXIT_INTERRUPTED, EXIT_WRONG, Experiment, Stop, exit_code
+from suite.folder_lock import writing
 from suite.kept_ceilings import of_cases, to_document
 from suite.metrics import DEFINITIONS
 from suite.plan import (
@@ -38,13 +40,14 @@ from suite.progress import (
 )
 from suite.publish import Published, publish
 from suite.record import RunRecord
+from suite.resume import Given, begin_again, reopen
 from suite.scenario import expand as expand_cases
 from suite.scenario import load_scenario
-from suite.store import RunFolder
+from suite.store import RunFolder, check_is_run, write_file
 from suite.summary import ArmSummary, summarise
 
 EXIT_USAGE = 2
-KINDS = ("scenarios", "models", "arms", "devices", "metrics")
+KINDS = ("scenarios", "models", "arms", "devices", "metrics", "rules")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,23 +76,60 @@ def run(
     label: str | None,
     is_dry_run: bool,
     screen: Screen,
+    is_strict: bool = False,
 ) -> int:
-    """Plan, run every case, write the summary and the page, print the table."""
+    """Plan, run every case, write the summary and the page, print the table.
+
+    `is_strict`: a run that is INVALID for timing fails the command; wrong accounts always do.
+    """
     plan = make_plan(paths, options)
     if is_dry_run:
         screen.show(_plan_lines(plan), plan.document())
         return EXIT_FINE
     folder, keep_device = _open_folder(plan, output_dir, label or plan.label)
+    with writing(folder.path):
+        return _run_plan(plan, folder, keep_device, (), screen, is_strict)
+
+
+def resume(run_dir: Path, given: Given, screen: Screen, is_strict: bool = False) -> int:
+    """Finish an experiment that was interrupted or killed, in its own folder."""
+    check_is_run(run_dir)
+    with writing(run_dir):
+        resumed = reopen(run_dir, given, capture(sys.argv[1:]))
+        console = make_progress_console(sys.stderr)
+        for note in resumed.notes:
+            console.print(f"warning: {note}")
+        if resumed.is_finished:
+            console.print(f"{run_dir} is finished: all of its {len(resumed.kept)} runs were made")
+            _show_results(publish(run_dir), screen)
+            return EXIT_FINE
+        begin_again(resumed)
+        console.print(f"resuming {run_dir}: {len(resumed.kept)} runs are kept")
+        kept = resumed.kept
+        return _run_plan(resumed.plan, resumed.folder, resumed.check_device, kept, screen, is_strict)
+
+
+def _run_plan(
+    plan: Plan,
+    folder: RunFolder,
+    take_device: Callable[[DeviceFacts], None],
+    done: Sequence[RunRecord],
+    screen: Screen,
+    is_strict: bool = False,
+) -> int:
+    """Make the runs of a plan that are not done yet, write the summary and the page, print the table."""
     names: list[str] = []
 
     def on_device(device: DeviceFacts) -> None:
         names.append(device.name)
-        keep_device(device)
+        take_device(device)
 
     stop = Stop()
     with stop.on_interrupt():
-        with make_progress(make_progress_console(sys.stderr), plan) as progress:
-            experiment = Experiment(plan, folder.path, progress, stop, folder.append_run, on_device)
+        with make_progress(make_progress_console(sys.stderr), plan, len(done)) as progress:
+            experiment = Experiment(
+                plan, folder.path, progress, stop, folder.append_run, on_device, done=done
+            )
             records = experiment.run()
         name = names[0] if names else None
         folder.write_ceilings(to_document(of_cases(plan.cases, plan.device, name)))
@@ -101,7 +141,14 @@ def run(
     except OSError as error:  # what was measured lies in the folder, whoever reads the table
         warning = f"standard output cannot be written: {error.strerror}; see {published.report}"
         make_progress_console(sys.stderr).print(warning)
-    return exit_code(records, published.is_interrupted)
+    code = exit_code(records, published.is_interrupted)
+    return EXIT_WRONG if code == EXIT_FINE and _is_doubted(published, is_strict) else code
+
+
+def _is_doubted(published: Published, is_strict: bool) -> bool:
+    """Whether validity fails the command: a figure is not what it says, or asked for, a time is in doubt."""
+    is_in_doubt = is_strict and any(finding.is_timing for finding in published.findings)
+    return is_in_doubt or has_wrong_accounts(published.findings)
 
 
 def _open_folder(plan: Plan, output_dir: Path, label: str) -> tuple[RunFolder, Callable[[DeviceFacts], None]]:
@@ -131,6 +178,17 @@ def cost(
     """
     plan = cost_plan(path, options)
     folder, keep_device = _open_folder(plan, output_dir, f"{plan.label}-cost")
+    with writing(folder.path):
+        return _run_bill(plan, limits, folder, keep_device, screen)
+
+
+def _run_bill(
+    plan: Plan,
+    limits: CostLimits,
+    folder: RunFolder,
+    keep_device: Callable[[DeviceFacts], None],
+    screen: Screen,
+) -> int:
     stop, schedule = Stop(), CostSchedule(limits, folder.path)
 
     def keep(record: RunRecord) -> None:
@@ -150,7 +208,11 @@ def cost(
         [*found.lines, f"kept: {kept}", f"report: {published.report}"],
         {"folder": str(folder.path), "report": str(published.report), **found.document},
     )
-    return exit_code(records, stop.is_requested)
+    code = exit_code(records, stop.is_requested)
+    if code == EXIT_FINE and not found.has_costs:
+        make_progress_console(sys.stderr).print("error: nothing was measured: the notes above say why")
+        return EXIT_WRONG
+    return code
 
 
 def check(paths: Sequence[Path], options: Options, screen: Screen) -> int:
@@ -213,11 +275,31 @@ def expand(paths: Sequence[Path], options: Options, screen: Screen) -> int:
     return EXIT_FINE
 
 
-def report(path: Path, screen: Screen) -> int:
-    """The summary and the page of a run folder, made anew from its records."""
+def report(path: Path, form: str, output: Path | None, screen: Screen) -> int:
+    """The summary and the page of a run folder, made anew; shown, or written to `output`, as `form` says."""
+    if output is not None and not output.parent.is_dir():
+        raise SuiteError(f"--output {output}: {output.parent} is no directory; make it first")
     published = publish(path)
-    _show_results(published, screen)
+    text = _formed(published, form)
+    if output is not None:
+        kept = write_file(output, text.encode("utf-8", "backslashreplace"))
+        make_progress_console(sys.stderr).print(f"kept in {kept}")
+    elif form == "html":
+        print_results(make_console(sys.stdout), published)
+    else:
+        print(text, end="", file=sys.stdout, flush=True)
     return EXIT_FINE
+
+
+def _formed(published: Published, form: str) -> str:
+    if form == "html":
+        return published.report.read_text(encoding="utf-8")
+    if form == "json":
+        return json.dumps(published.document(), ensure_ascii=False, allow_nan=False, indent=2) + "\n"
+    from suite.report import markdown
+
+    assert published.data is not None
+    return markdown.render(published.data)
 
 
 def _show_results(published: Published, screen: Screen) -> None:
@@ -311,6 +393,11 @@ def _known(kind: str) -> dict[str, str]:
             "cuda": "a GPU, on real streams (the default where there is one)",
         }
         return {name: texts.get(name, "") for name in DEVICE_KINDS}
+    if kind == "rules":
+        return {
+            name: f"[{'timing' if rule.is_timing else 'correctness'}] {rule.text}"
+            for name, rule in RULES.items()
+        }
     return {
         name: f"[{definition.unit}, {definition.better}] {definition.text}"
         for name, definition in DEFINITIONS.items()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from suite.checks import Finding
+from suite.checks import Finding, invalid_runs
 from suite.metrics import DEFINITIONS
 from suite.ratios import Interval, Ratio, factor, holm, paired_ratio
 from suite.record import RunRecord, Status
@@ -26,8 +26,6 @@ _NOT_OPEN = ("all_at_once", "closed_loop")
 WRONG_ARM = "wrong by design, speed not judged"
 WRONG_TOKENS = "wrong tokens, speed not judged"
 WRONG_REFERENCE = "the reference arm has wrong tokens"
-
-_OF_ALL_ROUNDS = "too-few-rounds"  # a finding that says nothing against the run it stands at
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,18 +103,18 @@ def compare(
     runs: Sequence[RunRecord], design_of: Mapping[CaseKey, Design], findings: Sequence[Finding] = ()
 ) -> tuple[Comparison, ...]:
     """Every arm of every case against its reference, in the order the arms first ran."""
-    invalid = frozenset(finding.run_id for finding in findings if finding.rule != _OF_ALL_ROUNDS)
+    invalid = invalid_runs(findings)
     cases: dict[CaseKey, list[RunRecord]] = {}
     for run in runs:
         cases.setdefault((run.scenario, run.case_id), []).append(run)
     return tuple(
         comparison
         for key, group in cases.items()
-        for comparison in _compare_case(group, design_of.get(key) or _old_design(group), invalid)
+        for comparison in _compare_case(group, design_of.get(key) or old_design(group), invalid)
     )
 
 
-def _old_design(runs: Sequence[RunRecord]) -> Design:
+def old_design(runs: Sequence[RunRecord]) -> Design:
     """Of a folder that tells none: the first right arm that scheduled sync, or the first right one."""
     right = [run for run in runs if not run.is_control]
     sync = [run for run in right if run.scheduling == "sync"]
@@ -143,12 +141,11 @@ def _compare_arm(
     """Without a verdict yet, unless there can be none."""
     over = [run for run in runs if run.arm == arm and run.is_measured]
     under = [run for run in runs if run.arm == reference and run.is_measured]
-    again = [run for run in runs if run.arm == reference and run.is_aa and run.is_timed_alike]
-    why = _why_not_judged([run for run in runs if run.arm == arm])
-    if why is None and _has_wrong_tokens(run for run in runs if run.arm == reference):
+    why = why_not_judged([run for run in runs if run.arm == arm])
+    if why is None and has_wrong_tokens(run for run in runs if run.arm == reference):
         ratio = Ratio(0, reason=WRONG_REFERENCE)
     else:
-        ratio = Ratio(0, reason=why) if why else _ratio(over, under, metric, invalid)
+        ratio = Ratio(0, reason=why) if why else paired_runs(over, under, metric, invalid)
     return Comparison(
         scenario=runs[0].scenario,
         case_id=runs[0].case_id,
@@ -157,9 +154,17 @@ def _compare_arm(
         reference=reference,
         metric=metric,
         ratio=ratio,
-        floor=noise_floor(_ratio(again, under, metric, invalid) if again else None),
+        floor=aa_floor(runs, reference, metric, invalid),
         verdict=Verdict(Word.NONE if why else Word.CANNOT_TELL, why or ""),
     )
+
+
+def aa_floor(runs: Sequence[RunRecord], reference: str, metric: str, invalid: frozenset[str]) -> Floor:
+    """The noise floor of a case from its runs: the reference arm against itself in the same rounds."""
+    alike = [run for run in runs if run.arm == reference and run.is_timed_alike]
+    again = [run for run in alike if run.is_aa]
+    under = [run for run in alike if not run.is_aa]
+    return noise_floor(paired_runs(again, under, metric, invalid) if again else None)
 
 
 def _decided(found: Sequence[Comparison]) -> list[Comparison]:
@@ -177,28 +182,46 @@ def _decided(found: Sequence[Comparison]) -> list[Comparison]:
     return decided
 
 
-def _why_not_judged(runs: Sequence[RunRecord]) -> str | None:
+def why_not_judged(runs: Sequence[RunRecord]) -> str | None:
     if any(run.is_control for run in runs):
         return WRONG_ARM
-    return WRONG_TOKENS if _has_wrong_tokens(runs) else None
+    return WRONG_TOKENS if has_wrong_tokens(runs) else None
 
 
-def _has_wrong_tokens(runs: Iterable[RunRecord]) -> bool:
+def has_wrong_tokens(runs: Iterable[RunRecord]) -> bool:
     return any(run.tokens is not None and run.tokens.num_wrong > 0 for run in runs)
 
 
-def _ratio(
-    over: Sequence[RunRecord], under: Sequence[RunRecord], metric: str, invalid: frozenset[str]
+def paired_runs(
+    over: Sequence[RunRecord],
+    under: Sequence[RunRecord],
+    metric: str,
+    invalid: frozenset[str],
+    under_invalid: frozenset[str] | None = None,
 ) -> Ratio:
-    ratio = paired_ratio(_by_round(over, metric, invalid), _by_round(under, metric, invalid))
-    left_out = sum(run.run_id in invalid for run in (*over, *under))
+    """Of runs that took turns in the same rounds; `under_invalid`: where those under are another folder's."""
+    less = invalid if under_invalid is None else under_invalid
+    ratio = paired_ratio(by_round(over, metric, invalid), by_round(under, metric, less))
+    return with_left_out(ratio, over, under, invalid, less)
+
+
+def with_left_out(
+    ratio: Ratio,
+    over: Sequence[RunRecord],
+    under: Sequence[RunRecord],
+    over_invalid: frozenset[str],
+    under_invalid: frozenset[str],
+) -> Ratio:
+    """With a note of how many runs were INVALID."""
+    left_out = sum(run.run_id in over_invalid for run in over)
+    left_out += sum(run.run_id in under_invalid for run in under)
     if not left_out:
         return ratio
     told = "1 run left out: it is INVALID" if left_out == 1 else f"{left_out} runs left out: they are INVALID"
     return replace(ratio, notes=(told, *ratio.notes))
 
 
-def _by_round(runs: Sequence[RunRecord], metric: str, invalid: frozenset[str]) -> dict[int, float | None]:
+def by_round(runs: Sequence[RunRecord], metric: str, invalid: frozenset[str]) -> dict[int, float | None]:
     """Of the runs that completed and broke no rule."""
     return {
         run.round: run.metrics[metric].value if metric in run.metrics else None

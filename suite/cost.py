@@ -71,7 +71,7 @@ def cost_plan(path: Path, options: Options) -> Plan:
     arms = options.arms or (_default_arm(scenario),)
     rounds = MAX_ROUNDS if options.rounds is None else options.rounds
     device = timed_device(options.device)
-    options = replace(options, device=device, arms=arms, rounds=rounds, instrument="off")
+    options = replace(options, device=device, arms=arms, rounds=rounds, instrument="off", arms_option="--arm")
     return for_bill(make_plan([path], options))
 
 
@@ -169,10 +169,11 @@ def _command_us(times: CommandTimes) -> float:
 
 @dataclass(frozen=True, slots=True)
 class CostResult:
-    """The bills of all cases, for people and for JSON."""
+    """The bills of all cases, for people and for JSON. `has_costs`: whether any command's cost is in them."""
 
     lines: tuple[str, ...]
     document: Mapping[str, object]
+    has_costs: bool
 
 
 def cost_document(
@@ -183,7 +184,7 @@ def cost_document(
 ) -> CostResult:
     """What the runs of a folder come to, however many there are."""
     loaded = load_run(folder)
-    bills = arm_bills(loaded.runs, loaded.step_records, loaded.spans)
+    bills = arm_bills(loaded.whole_runs, loaded.step_records, loaded.spans)
     failures = [
         f"{run.run_id} {run.status.value}: {run.failure.message}" for run in loaded.runs if run.failure
     ]
@@ -203,4 +204,5 @@ def cost_document(
             "failures": failures,
             "skipped": [{"scenario": name, "reason": reason} for name, reason in skipped],
         },
+        has_costs=any(line.cost is not None for bill in bills for line in bill.lines),
     )

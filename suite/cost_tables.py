@@ -1,6 +1,6 @@
-"""CostTables: SpanCosts by kind of step, name and lane, in us a step, as rows and as one document (numpy).
+"""CostTables: SpanCosts by kind of step, name and lane, in us a step, as rows and a document (numpy).
 
-Means divide by all steps of a kind, so that a kind's rows add up to its step; medians and 95th percentiles
+Means divide by all steps of a kind, so that a kind's rows add up to its step; percentiles
 are of single spans.
 """
 
@@ -38,7 +38,10 @@ class SpanRow:
     num_steps: int
     mean_us: float
     beyond_us: float
+    p5_us: float
+    p25_us: float
     median_us: float
+    p75_us: float
     p95_us: float
     share: float | None
     serial_us: float
@@ -166,6 +169,7 @@ def _span_row(
     durations_us = np.array([span.duration_ns for span in spans]) / NS_PER_US
     whole_ns = sum(step.host_ns if lane == "host" else step.device_ns for step in steps)
     within_ns = sum(_names(step, lane).get(name, 0) for step in steps)
+    p5, p25, p50, p75, p95 = np.percentile(durations_us, (5, 25, 50, 75, 95)).tolist()
 
     def mean_us(total_ns: int) -> float:
         return total_ns / len(steps) / NS_PER_US
@@ -178,8 +182,11 @@ def _span_row(
         num_steps=len({span.step_id for span in spans}),
         mean_us=mean_us(within_ns),
         beyond_us=mean_us(sum(step.beyond.get(name, 0) for step in steps) if lane == "compute" else 0),
-        median_us=float(np.percentile(durations_us, 50)),
-        p95_us=float(np.percentile(durations_us, 95)),
+        p5_us=p5,
+        p25_us=p25,
+        median_us=p50,
+        p75_us=p75,
+        p95_us=p95,
         share=_share(within_ns, whole_ns),
         serial_us=mean_us(sum(span.serial_ns for span in spans)),
         overlapped_us=mean_us(sum(span.overlapped_ns for span in spans)),

@@ -5,6 +5,7 @@ Names no user and no host: a run folder may be sent to anyone.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import shlex
@@ -30,6 +31,7 @@ _PACKAGES = (
     "pyarrow",
     "plotly",
     "nvtx",
+    "nvidia-ml-py",
     "pydantic",
     "ruamel.yaml",
     "rich",
@@ -65,6 +67,8 @@ _VARIABLES = (
 )
 
 _GIT_TIMEOUT_S = 10
+_ROOT = Path(__file__).resolve().parent.parent
+_CODE = ("runner", "suite")
 
 
 class _Frozen(BaseModel):
@@ -104,8 +108,10 @@ class Environment(_Frozen):
     python: str
     packages: Mapping[str, str | None]  # None: not installed
     checkout: Checkout | None  # None: the code lies in no git checkout
+    source_digest: str | None = None  # of the code itself; None: recorded before there was one
     variables: Mapping[str, str]  # those of a fixed list that are set
     device: DeviceFacts | None = None  # None until a device was opened
+    resumed_utc: tuple[str, ...] = ()  # when an interrupted experiment was gone on with
 
 
 def capture(arguments: Sequence[str], now: datetime | None = None) -> Environment:
@@ -123,7 +129,8 @@ def capture(arguments: Sequence[str], now: datetime | None = None) -> Environmen
         os=f"{platform.system()} {platform.release()} {platform.machine()}",
         python=f"{platform.python_implementation()} {platform.python_version()}",
         packages={name: _version(name) for name in _PACKAGES},
-        checkout=find_checkout(Path(__file__).resolve().parent.parent),
+        checkout=find_checkout(_ROOT),
+        source_digest=source_digest(_ROOT),
         variables={name: os.environ[name] for name in _VARIABLES if name in os.environ},
     )
 
@@ -146,6 +153,16 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+def source_digest(root: Path) -> str:
+    """A digest of our packages' sources, equal where the code is, whatever git says of it."""
+    digest = hashlib.sha256()
+    for package in _CODE:
+        for file in sorted((root / package).rglob("*.py")):
+            digest.update(f"{file.relative_to(root).as_posix()}\0".encode())
+            digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()[:16]
 
 
 def find_checkout(root: Path) -> Checkout | None:

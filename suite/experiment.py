@@ -18,6 +18,7 @@ from types import FrameType
 from typing import Protocol
 
 from suite.arms import named_arm
+from suite.checks import Finding, check_run
 from suite.environment import DeviceFacts, utc_text
 from suite.errors import SuiteError
 from suite.metrics import empty_metrics
@@ -35,6 +36,7 @@ from suite.protocol import (
     pack_case,
 )
 from suite.record import Failure, RunRecord, Status
+from suite.store import stored_records
 from suite.worker_process import WORKER_COMMAND, Deadline, Interrupted, WorkerGone, WorkerProcess
 
 OPEN_TIMEOUT_S = 300.0
@@ -42,6 +44,8 @@ OPEN_TIMEOUT_S = 300.0
 
 CHECK_TIMEOUT_S = 600.0
 """The oracle's own forwards; they are no part of a run's time, nor of its timeout."""
+
+COLD = "a round was made by a fresh worker, in the place of one that had failed: no run had warmed it up"
 
 EXIT_FINE = 0
 EXIT_WRONG = 1
@@ -96,6 +100,7 @@ class Stop:
 class Experiment:
     """One execution of a plan. `keep` gets every record as soon as there is one.
 
+    `done`: records of runs that were made before; those runs count as made, and are not made again.
     `schedule` gives the runs of a case, those that were planned where it is not given; each is asked for once
     the record of the one before is there.
     """
@@ -111,6 +116,7 @@ class Experiment:
         is_timed: bool = True,
         worker_command: Sequence[str] = WORKER_COMMAND,
         schedule: Callable[[PlannedCase], Iterable[PlannedRun]] = PlannedCase.runs,
+        done: Sequence[RunRecord] = (),
     ) -> None:
         self.records: list[RunRecord] = []
         self.stopped: list[str] = []  # cases with fewer rounds than there might have been, and why
@@ -123,6 +129,7 @@ class Experiment:
         self._is_timed = is_timed
         self._worker_command = worker_command
         self._schedule = schedule
+        self._done = {record.run_id: record for record in done}
 
     def run(self) -> list[RunRecord]:
         """Every run of every case, or those up to the interruption. SuiteError where the disk refuses."""
@@ -133,14 +140,16 @@ class Experiment:
             self._observer.case_started(planned)
             budget_s = planned.until.budget_s if planned.until else 0.0
             left_s = budget_s - (time.monotonic() - begin)
-            self._run_case(planned, Pace(planned, share_s(left_s, len(self._plan.cases) - index)))
+            share = share_s(left_s, len(self._plan.cases) - index)
+            self._run_case(planned, Pace(planned, share, findings_of=self._findings_of))
         return self.records
 
     def _run_case(self, planned: PlannedCase, pace: Pace) -> None:
-        """A worker for all runs; after a failure a fresh one for those that are left."""
+        """A worker for all runs; a fresh one after a failure, or after each run where they are isolated."""
         first = len(self.records)
-        pending = pace.needed(self._schedule(planned), lambda: self.records[first:])
-        run = next(pending, None)
+        needed = pace.needed(self._schedule(planned), lambda: self.records[first:])
+        pending = self._undone(needed)
+        run, is_cold = next(pending, None), False
         while run is not None and not self._stop.is_requested:
             with WorkerProcess(self._worker_command, lambda: self._stop.is_requested) as worker:
                 failure = self._open(worker, planned)
@@ -149,10 +158,30 @@ class Experiment:
                     return
                 can_go_on = True
                 while run is not None and can_go_on and not self._stop.is_requested:
-                    can_go_on = self._run_arm(worker, planned, run)
-                    run = next(pending, None)
+                    can_go_on = self._run_arm(worker, planned, run, is_cold) and not _is_alone(planned, run)
+                    run, is_cold = next(pending, None), False
+            is_cold = not planned.is_isolated
         if pace.stopped is not None:
             self.stopped.append(f"{planned.title}: {pace.stopped}")
+
+    def _undone(self, runs: Iterable[PlannedRun]) -> Iterator[PlannedRun]:
+        """The runs less those that were made before, whose records take their place among ours."""
+        for run in runs:
+            record = self._done.get(run.run_id)
+            if record is None:
+                yield run
+            else:
+                self.records.append(record)
+
+    def _findings_of(self, record: RunRecord) -> Sequence[Finding]:
+        """What a run that was stored breaks by itself."""
+        if self._folder is None:
+            return ()
+        try:
+            requests, steps = stored_records(self._folder, record.run_id)
+        except SuiteError:
+            return ()  # who reads the folder is told of it
+        return check_run(record, requests, steps)
 
     def _open(self, worker: WorkerProcess, planned: PlannedCase) -> Failure | None:
         """Open the case; what is wrong with it would be wrong in every worker."""
@@ -178,8 +207,11 @@ class Experiment:
         self._on_device(reply.device)
         return None
 
-    def _run_arm(self, worker: WorkerProcess, planned: PlannedCase, run: PlannedRun) -> bool:
-        """One run and its record; False where its worker can take no other."""
+    def _run_arm(self, worker: WorkerProcess, planned: PlannedCase, run: PlannedRun, is_cold: bool) -> bool:
+        """One run and its record; False where its worker can take no other.
+
+        `is_cold`: nothing has warmed this worker up, where others were.
+        """
         self._observer.run_started(planned, run)
         command = RunArm(
             run_id=run.run_id,
@@ -203,7 +235,10 @@ class Experiment:
             worker.kill()
             self._add(planned, self._lost(planned, run, time.monotonic() - begin, gone))
             return False
-        self._add(planned, reply.record)
+        record = reply.record
+        if is_cold and run.is_of_round:
+            record = record.model_copy(update={"warnings": (*record.warnings, COLD)})
+        self._add(planned, record)
         return not reply.is_leaving
 
     def _await_finish(self, worker: WorkerProcess, planned: PlannedCase, run: PlannedRun) -> Finished:
@@ -266,6 +301,11 @@ class Experiment:
         self._keep(record)
         self.records.append(record)
         self._observer.run_finished(planned, record)
+
+
+def _is_alone(planned: PlannedCase, run: PlannedRun) -> bool:
+    """Whether a run shares its worker with no other: runs with repeats replay the first of them, there."""
+    return planned.is_isolated and not run.repeats
 
 
 def _failure(cause: WorkerGone | Interrupted) -> Failure:

@@ -14,6 +14,8 @@ from suite.ceilings import CeilingShare, shares
 from suite.cost_tables import cost_tables
 from suite.errors import SuiteError
 from suite.kept_ceilings import from_document
+from suite.kept_span_costs import NOT_KEPT, instrument_us
+from suite.lanes import lanes
 from suite.record import RunRecord, Status
 from suite.span_costs import span_costs
 from suite.step_costs import ArmKey, StepCosts
@@ -30,6 +32,7 @@ class LoadedSteps(Protocol):
     def step_records(self, run_id: str) -> Sequence[StepRecord]: ...
     def spans(self, run_id: str) -> Sequence[Span]: ...
     def ceilings(self) -> Mapping[str, Any]: ...
+    def micro(self) -> Mapping[str, Any]: ...
 
 
 def costs_by_arm(runs: Iterable[RunRecord], loaded: LoadedSteps) -> dict[ArmKey, StepCosts]:
@@ -52,10 +55,11 @@ def _costs_of(runs: Sequence[RunRecord], loaded: LoadedSteps) -> StepCosts:
         records, spans = loaded.step_records(run.run_id), loaded.spans(run.run_id)
         if not spans:
             return _without(run, "its spans are not in the run folder")
-        tables = cost_tables(span_costs(records, spans))
+        tables, shown = cost_tables(span_costs(records, spans)), lanes(records, spans)
     except SuiteError as error:
         return _without(run, str(error))
     reached, no_shares, caveat = _shares(run, loaded, records, spans)
+    paid_us, why_not = _instrument_us(run, loaded, records, spans)
     return StepCosts(
         run_id=run.run_id,
         level=run.instrument,
@@ -66,7 +70,21 @@ def _costs_of(runs: Sequence[RunRecord], loaded: LoadedSteps) -> StepCosts:
         shares=reached,
         no_shares=no_shares,
         caveat=caveat,
+        instrument_us=paid_us,
+        no_instrument_us=why_not,
+        lanes=shown,
     )
+
+
+def _instrument_us(
+    run: RunRecord, loaded: LoadedSteps, records: Sequence[StepRecord], spans: Sequence[Span]
+) -> tuple[float | None, str | None]:
+    """What the spans of a step cost, or why that is not known."""
+    try:
+        paid_us = instrument_us(loaded.micro(), run.instrument, spans, records)
+    except (ValueError, SuiteError) as error:
+        return None, str(error)
+    return paid_us, NOT_KEPT if paid_us is None else None
 
 
 def _shares(
@@ -85,5 +103,7 @@ def _shares(
 
 def _without(run: RunRecord, reason: str) -> StepCosts:
     return StepCosts(
-        run.run_id, run.instrument, 0, 0, run.clock_uncertainty_ns, None, reason, no_shares=reason
+        *(run.run_id, run.instrument, 0, 0, run.clock_uncertainty_ns, None, reason),
+        no_shares=reason,
+        no_instrument_us=reason,
     )

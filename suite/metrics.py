@@ -284,6 +284,24 @@ DEFINITIONS: Mapping[str, Definition] = MappingProxyType(
 )
 
 
+TIME_UNITS = ("ms", "req/s", "tok/s")
+"""Of figures that are as good as the times they are made of; others only count."""
+
+_LEAST_SAMPLES: Mapping[str, int] = MappingProxyType({"p90": 10, "p95": 20, "p99": 100})
+
+
+def is_timed(name: str) -> bool:
+    return name in DEFINITIONS and DEFINITIONS[name].unit in TIME_UNITS
+
+
+def least_samples(name: str) -> int:
+    """How many samples a metric needs to be what its name says: beyond a percentile must lie one of them.
+
+    With fewer, p99 is little else than the maximum.
+    """
+    return _LEAST_SAMPLES.get(name.partition("_")[0], 0)
+
+
 # One request
 
 

@@ -44,6 +44,8 @@ MAX_ROUNDS = 10_000
 class Options:
     """What the command line says over every scenario; None leaves it to the scenario.
 
+    `arms_option` gave the arms, and is named where they are wrong.
+
     `until`: rounds go on until the intervals are narrow; with it `rounds` is the most there may be.
 
     `instrument`: of one more run of every arm, whose times enter no verdict; with "off" there is none.
@@ -62,6 +64,23 @@ class Options:
     is_traced: bool = False
     has_window: bool = False
     until: Precision | None = None
+    arms_option: str = "--arms"
+
+    def document(self, device: str) -> dict[str, object]:
+        """For config.yaml; `device` is the kind that was chosen."""
+        return {
+            "device": device,
+            "arms": list(self.arms) if self.arms else None,
+            "rounds": self.rounds,
+            "seed": self.seed,
+            "instrument": self.instrument,
+            "sync_check": self.sync_check,
+            "torch_trace": self.is_traced,
+            "window": self.has_window,
+            "until_precision_percent": self.until.percent if self.until else None,
+            "budget_s": self.until.budget_s if self.until else None,
+            "set": list(self.overrides),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +146,11 @@ class PlannedCase:
         if self.is_billed:
             return f"rounds of repeats until the budget ends, {self.rounds} at most"
         return f"{self.warmup_rounds} warm-up and {self.rounds_text} measured rounds"
+
+    @property
+    def is_isolated(self) -> bool:
+        """Whether every run gets a worker of its own."""
+        return self.case.scenario.isolation == "process"
 
     @property
     def seed(self) -> int:
@@ -258,18 +282,10 @@ class Plan:
         return {
             "schema_version": 1,
             "invocation": {
-                "device": self.device,
-                "arms": list(self.options.arms) if self.options.arms else None,
-                "rounds": self.options.rounds,
-                "seed": self.options.seed,
-                "instrument": self.options.instrument,
-                "sync_check": self.options.sync_check,
-                "window": self.options.has_window,
-                "until_precision_percent": self.options.until.percent if self.options.until else None,
-                "budget_s": self.options.until.budget_s if self.options.until else None,
-                "set": list(self.options.overrides),
+                "command": "cost" if any(case.is_billed for case in self.cases) else "run",
+                **self.options.document(self.device),
             },
-            "scenarios": [_resolved(scenario, self.options) for scenario in self.scenarios],
+            "scenarios": [resolved(scenario, self.options) for scenario in self.scenarios],
             "cases": [
                 {
                     "scenario": planned.case.scenario.name,
@@ -294,10 +310,15 @@ class Plan:
 
 def make_plan(paths: Sequence[Path], options: Options) -> Plan:
     """Load, expand and build all of it. SuiteError or RunnerError at the first mistake of the user's."""
-    device = choose_device(options.device)
-    _check_arms(options.arms)
+    choose_device(options.device)
+    _check_arms(options.arms, options.arms_option)
     _check_rounds(options)
-    scenarios = load_scenarios(paths, options)
+    return plan_scenarios(load_scenarios(paths, options), options)
+
+
+def plan_scenarios(scenarios: Sequence[Scenario], options: Options) -> Plan:
+    """Expand and build scenarios that were loaded with these options."""
+    device = choose_device(options.device)
     skipped: list[tuple[str, str]] = []
     cases: list[PlannedCase] = []
     for scenario in scenarios:
@@ -410,16 +431,16 @@ def _files_in(directory: Path) -> Iterable[Path]:
     return files
 
 
-def _check_arms(arms: tuple[str, ...] | None) -> None:
+def _check_arms(arms: tuple[str, ...] | None, option: str) -> None:
     if arms is None:
         return
     for name in arms:
         try:
             named_arm(name)
         except SuiteError as error:
-            raise SuiteError(f"--arms {','.join(arms)}: {error}") from None
+            raise SuiteError(f"{option} {','.join(arms)}: {error}") from None
     if (reason := twice(arms)) is not None:
-        raise SuiteError(f"--arms {','.join(arms)}: {reason}")
+        raise SuiteError(f"{option} {','.join(arms)}: {reason}")
 
 
 def _check_rounds(options: Options) -> None:
@@ -450,7 +471,7 @@ def _plan_case(case: Case, options: Options) -> PlannedCase:
         warmup_rounds=case.scenario.warmup_rounds,
         workload_hash=workload.hash,
         num_requests=len(workload.requests),
-        notes=workload.notes,
+        notes=(*workload.notes, *case.notes),
         instrument=options.instrument,
         sync_check=options.sync_check,
         is_traced=options.is_traced,
@@ -491,7 +512,8 @@ def _num_compared(arms: Sequence[str], reference: str | None) -> int:
     return sum(named_arm(name).is_right for name in arms if name != reference)
 
 
-def _resolved(scenario: Scenario, options: Options) -> dict[str, object]:
+def resolved(scenario: Scenario, options: Options) -> dict[str, object]:
+    """A scenario as config.yaml holds it: with every default, and what the options say in its place."""
     document = scenario.model_dump(mode="json")
     if options.arms:
         document["arms"] = list(options.arms)

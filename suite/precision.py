@@ -18,6 +18,7 @@ from suite.ratios import Interval
 MIN_ROUNDS = 10
 MAX_ROUNDS = 1_000
 DEFAULT_BUDGET_S = 600.0
+_LONGEST_BUDGET_S = 2700 * 3600.0
 
 _PERCENT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*%\s*")
 _DURATION = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(s|m|h)\s*")
@@ -57,12 +58,20 @@ def read_precision(percent: str | None, budget: str | None) -> Precision | None:
         return None
     found = _PERCENT.fullmatch(percent)
     if found is None or not 0 < float(found[1]) <= 100:
-        raise SuiteError(f"--until-precision {percent}: write a percentage above 0, such as 1%")
+        shown = percent.strip() or "''"
+        raise SuiteError(
+            f"--until-precision {shown}: it must be a percentage above 0 and at most 100, with its sign: "
+            "write for instance 1%"
+        )
     return Precision(float(found[1]), DEFAULT_BUDGET_S if budget is None else _budget_s(budget))
 
 
 def _budget_s(text: str) -> float:
     found = _DURATION.fullmatch(text)
-    if found is None or not 0 < float(found[1]) * _SECONDS[found[2]] <= 1e7:
-        raise SuiteError(f"--budget {text}: write a duration above 0, such as 90s, 10m or 1h")
+    if found is None or not 0 < float(found[1]) * _SECONDS[found[2]] <= _LONGEST_BUDGET_S:
+        shown = text.strip() or "''"
+        raise SuiteError(
+            f"--budget {shown}: it must be a duration above 0 and at most 2700h, with its unit: write for "
+            "instance 90s, 10m or 1h"
+        )
     return float(found[1]) * _SECONDS[found[2]]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Self, TextIO, cast
@@ -20,14 +20,16 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
 
+from suite.answer_table import print_answers
 from suite.bill import text_lines
-from suite.metrics import CACHING_OFF, SPECULATION_OFF
+from suite.checks import Finding
+from suite.metrics import CACHING_OFF, NO_GATES, SPECULATION_OFF
 from suite.plan import Plan, PlannedCase, PlannedRun
 from suite.protocol import Progress
 from suite.publish import Published
 from suite.record import LogprobVerdict, RunRecord, Status, TokenVerdict
+from suite.report.attribution_tables import break_even_lines
 from suite.report.attribution_tables import lines as attribution_lines
-from suite.report.comparison_text import sentences
 from suite.report.wording import number
 from suite.summary import ArmSummary
 
@@ -39,7 +41,15 @@ _UNBOUNDED = 10_000
 WRONG_ARM, WRONG_TOKENS = "wrong arm", "wrong tokens"
 """Stand for the speed of a negative control and of an arm with wrong tokens: it is never judged."""
 
-_SHARES = (("cache hits", "prefix_cache_hit_rate"), ("drafts accepted", "acceptance_rate"))
+_THIN = "*"
+"""Marks a percentile of too few samples."""
+
+_OPTIONAL = (
+    ("good req/s", "request_goodput"),
+    ("cache hits %", "prefix_cache_hit_rate"),
+    ("drafts accepted %", "acceptance_rate"),
+)
+"""Columns of what a scenario may switch on."""
 _LATENCIES = (("TTFT", "ttft_ms"), ("ITL", "itl_ms"), ("E2E", "e2e_ms"))
 
 
@@ -96,12 +106,12 @@ def make_progress_console(stream: TextIO) -> Console:
 
 
 class LineProgress:
-    """A line for each finished run. `num_runs` is None where it is not known yet."""
+    """A line for each finished run. `num_runs` is None where it is not known yet; `num_done` were before."""
 
-    def __init__(self, console: Console, num_runs: int | None) -> None:
+    def __init__(self, console: Console, num_runs: int | None, num_done: int = 0) -> None:
         self._console = console
         self._total = "" if num_runs is None else f"/{num_runs}"
-        self._num_finished = 0
+        self._num_finished = num_done
 
     def __enter__(self) -> Self:
         return self
@@ -136,7 +146,7 @@ class LineProgress:
 class LiveProgress:
     """One bar over all runs with the state of the run in flight; failures stay above it."""
 
-    def __init__(self, console: Console, num_runs: int | None) -> None:
+    def __init__(self, console: Console, num_runs: int | None, num_done: int = 0) -> None:
         self._bar = Bar(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=20),
@@ -146,7 +156,7 @@ class LiveProgress:
             refresh_per_second=_REDRAWS_PER_SECOND,
             transient=True,
         )
-        self._task = self._bar.add_task("starting", total=num_runs)
+        self._task = self._bar.add_task("starting", total=num_runs, completed=num_done)
         self._title = ""
 
     def __enter__(self) -> Self:
@@ -189,12 +199,15 @@ class LiveProgress:
 Shown = LineProgress | LiveProgress
 
 
-def make_progress(console: Console, plan: Plan | None) -> AbstractContextManager[Shown]:
-    """Live where the stream is a terminal that can, lines elsewhere. None: how many runs is not known yet."""
+def make_progress(console: Console, plan: Plan | None, num_done: int = 0) -> AbstractContextManager[Shown]:
+    """Live where the stream is a terminal that can, lines elsewhere. None: how many runs is not known yet.
+
+    `num_done` of them were made before.
+    """
     is_live = console.is_terminal and not console.is_dumb_terminal
     kind = LiveProgress if is_live else LineProgress
     is_known = plan is not None and all(case.until is None for case in plan.cases)
-    return kind(console, plan.num_runs if plan is not None and is_known else None)
+    return kind(console, plan.num_runs if plan is not None and is_known else None, num_done)
 
 
 def _run_name(arm: str, run: PlannedRun | RunRecord) -> str:
@@ -271,29 +284,41 @@ def print_results(console: Console, published: Published) -> None:
     for bill in published.bills:
         for line in ["", *text_lines(bill), ""]:
             console.print(line)
-    for text in attribution_lines(published.attribution):
+    for text in (*attribution_lines(published.attribution), *break_even_lines(published.break_even)):
         console.print(text)
-    for text in sentences(published.comparisons):
-        console.print(text)
+    if published.data is not None:
+        print_answers(console, published.data.scenarios)
+        console.print()
     for name, reason in published.skipped:
         console.print(f"skipped {name}: {reason}")
     for text in published.warnings:
         console.print(f"warning: {text}")
-    for finding in dict.fromkeys((f.rule, f.message, f.remedy) for f in published.findings):
-        console.print(f"INVALID ({finding[0]}): {finding[1]}; {finding[2]}")
+    for text in _findings(published.findings):
+        console.print(text)
     if published.is_interrupted:
         console.print("interrupted: these are partial results")
     console.print(f"report: {published.report}")
+
+
+def _findings(findings: Sequence[Finding]) -> Iterable[str]:
+    """A line for each rule that was broken: what the first run of it showed stands for all."""
+    rules: dict[str, list[Finding]] = {}
+    for finding in findings:
+        rules.setdefault(finding.rule, []).append(finding)
+    for rule, found in rules.items():
+        num_more = len({finding.run_id for finding in found}) - 1
+        more = f" (and {num_more} more {'run' if num_more == 1 else 'runs'} like it)" if num_more else ""
+        yield f"INVALID ({rule}): {found[0].message}{more}; {found[0].remedy}"
 
 
 def _print_arms(console: Console, arms: Sequence[ArmSummary]) -> None:
     """A table where it fits, else a block of lines for each arm."""
     header = ["case", "arm", "tokens", "output tok/s"]
     header += [f"{name} ms p50 / p99" for name, _ in _LATENCIES]
-    shares = [(word, metric) for word, metric in _SHARES if any(_is_on(arm, metric) for arm in arms)]
-    header += [f"{word} %" for word, _ in shares]
+    optional = [(word, metric) for word, metric in _OPTIONAL if any(_is_on(arm, metric) for arm in arms)]
+    header += [word for word, _ in optional]
     header += ["steps", "valid"]
-    rows = [_cells(arm, [metric for _, metric in shares]) for arm in arms]
+    rows = [_cells(arm, [metric for _, metric in optional]) for arm in arms]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption_justify="left")
     for index, name in enumerate(header):
         table.add_column(name, justify="left" if index < 3 else "right", no_wrap=True)
@@ -301,26 +326,28 @@ def _print_arms(console: Console, arms: Sequence[ArmSummary]) -> None:
         table.add_row(*(Text(cell) for cell in row))
     if Measurement.get(console, console.options.update(max_width=_UNBOUNDED), table).maximum <= console.width:
         console.print(table, soft_wrap=False)
-        console.print("medians over n measured rounds; p50 and p99 are each round's own percentiles")
-        return
-    for row in rows:
-        for name, cell in zip(header, row, strict=True):
-            console.print(f"{name}: {cell}")
-        console.print()
+        console.print("medians over n valid rounds; p50 and p99 are each round's own percentiles")
+    else:
+        for row in rows:
+            for name, cell in zip(header, row, strict=True):
+                console.print(f"{name}: {cell}")
+            console.print()
+    if any(_THIN in cell for row in rows for cell in row[4:]):
+        console.print(f"{_THIN} of fewer than 100 samples a round: little else than the maximum")
 
 
 def _is_on(arm: ArmSummary, metric: str) -> bool:
     """Whether what a metric is about was switched on."""
     found = arm.metrics.get(metric)
-    return found is not None and found.reason not in (CACHING_OFF, SPECULATION_OFF)
+    return found is not None and found.reason not in (CACHING_OFF, SPECULATION_OFF, NO_GATES)
 
 
-def _cells(arm: ArmSummary, shares: Sequence[str]) -> list[str]:
+def _cells(arm: ArmSummary, optional: Sequence[str]) -> list[str]:
     name = arm.scenario if arm.case_label == arm.scenario else f"{arm.scenario} {arm.case_label}"
     latencies = [
         f"{_median(arm, f'median_{metric}')} / {_median(arm, f'p99_{metric}')}" for _, metric in _LATENCIES
     ]
-    throughput = f"{_median(arm, 'output_throughput')} (n={arm.num_rounds})"
+    throughput = f"{_median(arm, 'output_throughput')} (n={arm.num_rounds - arm.num_invalid})"
     tokens = tokens_text(arm.tokens)
     if arm.control is not None:
         tokens = control_text(arm.tokens, arm.control)
@@ -333,10 +360,16 @@ def _cells(arm: ArmSummary, shares: Sequence[str]) -> list[str]:
         tokens,
         throughput,
         *latencies,
-        *(_median(arm, metric) if _is_on(arm, metric) else "off" for metric in shares),
+        *(_optional_cell(arm, metric) for metric in optional),
         _median(arm, "steps"),
         _validity(arm),
     ]
+
+
+def _optional_cell(arm: ArmSummary, metric: str) -> str:
+    if metric == "request_goodput" and arm.has_no_speed:
+        return WRONG_TOKENS if arm.control is None else WRONG_ARM
+    return _median(arm, metric) if _is_on(arm, metric) else "off"
 
 
 def _validity(arm: ArmSummary) -> str:
@@ -348,4 +381,6 @@ def _validity(arm: ArmSummary) -> str:
 
 def _median(arm: ArmSummary, metric: str) -> str:
     summary = arm.metrics.get(metric)
-    return "n/a" if summary is None or summary.median is None else number(summary.median)
+    if summary is None or summary.median is None:
+        return "n/a"
+    return f"{number(summary.median)}{_THIN if summary.caution else ''}"

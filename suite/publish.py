@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from suite.arms import named_arm
 from suite.attribution import Line, attribution
 from suite.bill import ArmBill, arm_bills, documents
-from suite.break_even import break_even
+from suite.break_even import Cell, break_even
 from suite.checks import Finding, check_runs
 from suite.comparison import Comparison, compare, designs
 from suite.instrumented_runs import costs_by_arm
 from suite.record import RunRecord
-from suite.store import RunFolder, load_run
+from suite.step_costs import ArmKey, StepCosts
+from suite.store import SUMMARY, LoadedRun, RunFolder, load_run
 from suite.summary import ArmSummary, summarise, to_csv, to_document
+
+if TYPE_CHECKING:
+    from suite.report.data import ReportData
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +38,27 @@ class Published:
     bills: tuple[ArmBill, ...] = ()
     comparisons: tuple[Comparison, ...] = ()
     attribution: tuple[Line, ...] = ()
+    break_even: tuple[Cell, ...] = ()
+    data: ReportData | None = None  # what the page was made of
     summary: Mapping[str, object] = field(default_factory=dict)  # what summary.json holds
 
     def document(self) -> dict[str, object]:
         """What --json prints: summary.json and where everything lies."""
         return {"folder": str(self.path), "report": str(self.report), **self.summary}
+
+
+@dataclass(frozen=True, slots=True)
+class Summed:
+    """What the records of a run come to, and `document`, which summary.json holds."""
+
+    arms: tuple[ArmSummary, ...]
+    findings: tuple[Finding, ...]
+    costs: Mapping[ArmKey, StepCosts]
+    comparisons: tuple[Comparison, ...]
+    bills: tuple[ArmBill, ...]
+    attribution: tuple[Line, ...]
+    break_even: tuple[Cell, ...]
+    document: Mapping[str, object]
 
 
 def publish(path: Path, is_interrupted: bool | None = None) -> Published:
@@ -52,40 +73,75 @@ def publish(path: Path, is_interrupted: bool | None = None) -> Published:
     loaded = load_run(path)
     if is_interrupted is None:
         is_interrupted = loaded.is_interrupted
-    findings = check_runs(loaded.runs, loaded.request_records, loaded.step_records)
-    arms = summarise(loaded.runs, findings)
+    summed = sum_up(loaded, is_interrupted)
     folder = RunFolder(path)
-    costs = costs_by_arm(loaded.runs, loaded)
-    comparisons = compare(loaded.runs, designs(loaded.cases), findings)
-    cells = break_even(loaded.runs, designs(loaded.cases), findings)
-    summary = to_document(arms, findings, loaded.skipped, is_interrupted, costs, comparisons)
-    bills = arm_bills(loaded.runs, loaded.step_records, loaded.spans)
-    if bills:
-        summary["amplified"] = documents(bills)
-    lines = attribution(loaded.runs, loaded.step_records, findings, bills)
-    if lines:
-        summary["attribution"] = [line.document() for line in lines]
-    if cells:
-        summary["break_even"] = [cell.document() for cell in cells]
-    folder.write_summary(summary, to_csv(arms))
-    report = folder.write_report(render(from_loaded(load_run(path), costs, comparisons, bills, lines, cells)))
+    folder.write_summary(summed.document, to_csv(summed.arms))
+    loaded = _with_summary(loaded, summed)
+    data = from_loaded(
+        loaded, summed.costs, summed.comparisons, summed.bills, summed.attribution, summed.break_even
+    )
     return Published(
         path=path,
-        report=report,
-        arms=arms,
-        findings=tuple(findings),
+        report=folder.write_report(render(data)),
+        arms=summed.arms,
+        findings=summed.findings,
         skipped=loaded.skipped,
-        warnings=(
-            *(text for text in loaded.warnings if "summary" not in text),
-            *gate_warnings(loaded.runs),
-            *run_warnings(loaded.runs),
-        ),
+        warnings=(*loaded.warnings, *gate_warnings(loaded.runs), *run_warnings(loaded.runs)),
         is_interrupted=is_interrupted,
-        bills=bills,
-        comparisons=comparisons,
-        attribution=lines,
-        summary=summary,
+        bills=summed.bills,
+        comparisons=summed.comparisons,
+        attribution=summed.attribution,
+        break_even=summed.break_even,
+        data=data,
+        summary=summed.document,
     )
+
+
+def sum_up(loaded: LoadedRun, is_interrupted: bool) -> Summed:
+    """The summary of a run folder; steps and requests are read a run at a time, so that any number fits."""
+    design_of = designs(loaded.cases)
+    findings = tuple(
+        check_runs(
+            loaded.runs,
+            loaded.request_records,
+            loaded.step_records,
+            loaded.spans,
+            {key: design.metrics for key, design in design_of.items()},
+        )
+    )
+    arms = summarise(loaded.runs, findings)
+    costs = costs_by_arm(loaded.runs, loaded)
+    comparisons = compare(loaded.runs, design_of, findings)
+    cells = break_even(loaded.runs, design_of, findings)
+    document = to_document(arms, findings, loaded.skipped, is_interrupted, costs, comparisons)
+    bills = arm_bills(loaded.whole_runs, loaded.step_records, loaded.spans)
+    if bills:
+        document["amplified"] = documents(bills)
+    lines = attribution(loaded.whole_runs, loaded.step_records, findings, bills)
+    if lines:
+        document["attribution"] = [line.document() for line in lines]
+    if cells:
+        document["break_even"] = [cell.document() for cell in cells]
+    return Summed(arms, findings, costs, comparisons, bills, lines, cells, document)
+
+
+def _with_summary(loaded: LoadedRun, summed: Summed) -> LoadedRun:
+    """The folder as it is once its summary is written, and what of its tables no finding tells."""
+    told = {finding.run_id for finding in summed.findings}
+    untold = (loaded.damage(run.run_id) for run in loaded.runs if run.run_id not in told)
+    warnings = [text for text in loaded.warnings if not text.startswith(SUMMARY)]
+    warnings += [*filter(None, untold), *_resumed_at(loaded.environment)]
+    return replace(loaded, summary=summed.document, warnings=tuple(warnings))
+
+
+def _resumed_at(environment: Mapping[str, object]) -> list[str]:
+    moments = environment.get("resumed_utc")
+    if not isinstance(moments, list) or not moments:
+        return []
+    return [
+        f"the run was interrupted and resumed at {', '.join(map(str, moments))}: "
+        "the machine may have changed its pace in between"
+    ]
 
 
 def gate_warnings(runs: Sequence[RunRecord]) -> list[str]:

@@ -1,4 +1,5 @@
-"""Ratios of two arms from rounds that ran both: interval, p value, what could have been detected.
+"""Ratios of two arms from rounds that ran both, or from rounds of two runs: interval, p value, what could
+have been detected.
 
 Pure: numbers in, numbers out; knows no run, metric or file. What is not defined is None with a reason,
 never NaN and never a warning. scipy is loaded where it is used: loading takes a third of a second.
@@ -51,6 +52,9 @@ class Ratio:
     `mean_log` is the mean of the logs of the paired ratios, `interval` Student's t interval of it (95 %),
     `p_value` two-sided against 0, `spread` the standard deviation of a pair's log ratio. `bootstrap` is a
     percentile bootstrap of the same mean, from BOOTSTRAP_ROUNDS pairs. `notes` says what was left out or odd.
+
+    Unpaired, `num_rounds` are those over and `num_under` those under the line: `mean_log` is the difference
+    of the means of logs, `interval` Welch's. There is no spread of a pair then.
     """
 
     num_rounds: int
@@ -61,6 +65,13 @@ class Ratio:
     bootstrap: Interval | None = None
     notes: tuple[str, ...] = ()
     reason: str | None = None
+    num_under: int | None = None
+    error: float | None = None  # standard error of mean_log
+    degrees: float | None = None  # of freedom, of Student's t
+
+    @property
+    def is_paired(self) -> bool:
+        return self.num_under is None
 
     @property
     def value(self) -> float | None:
@@ -81,12 +92,17 @@ class Ratio:
     def smallest_effect(self, floor: float = 0.0) -> float | None:
         """The smallest true log ratio whose interval would lie beyond `floor` with a power of 0.8.
 
-        From the spread and number of rounds seen: power of the one-sample t test (noncentral t).
+        From the standard error and degrees of freedom seen: power of the t test (noncentral t).
         """
-        if self.spread is None:
+        if self.error is None or self.degrees is None:
             return None
-        error = self.spread / math.sqrt(self.num_rounds)
-        return floor + _noncentrality(self.num_rounds) * error
+        return floor + _noncentrality(self.degrees) * self.error
+
+    def p_against(self, limit: float) -> float | None:
+        """The two-sided p value of a log ratio of `limit`; None where there is no interval."""
+        if self.mean_log is None or self.error is None or self.degrees is None:
+            return None
+        return _p_value(self.mean_log - limit, self.error, self.degrees)
 
 
 def factor(log: float | None) -> float | None:
@@ -120,7 +136,60 @@ def ratio_of_logs(logs: Values, notes: tuple[str, ...] = ()) -> Ratio:
         spread=spread,
         bootstrap=_bootstrap(logs) if logs.size >= BOOTSTRAP_ROUNDS and spread else None,
         notes=notes,
+        error=spread / math.sqrt(logs.size),
+        degrees=float(logs.size - 1),
     )
+
+
+def unpaired_ratio(
+    over: Sequence[float | None], under: Sequence[float | None], min_rounds: int = MIN_ROUNDS
+) -> Ratio:
+    """`over` / `under`, a value a round, of two runs that share no rounds: Welch's t on the logs.
+
+    Welch (1947) and Satterthwaite (1946): the two may spread differently. What changed on the machine between
+    the runs is in the difference, and no interval of it tells that apart.
+    """
+    sides = [np.log([value for value in values if _is_positive(value)]) for values in (over, under)]
+    left_out = len(over) + len(under) - sum(side.size for side in sides)
+    notes = (f"{_rounds(left_out)} left out: a value is missing or not positive",) if left_out else ()
+    counts = tuple(int(side.size) for side in sides)
+    if min(counts) < min_rounds:
+        needed = f"{counts[0]} and {_rounds(counts[1])}, at least {min_rounds} of each are needed"
+        return Ratio(counts[0], notes=notes, reason=f"cannot tell: {needed}", num_under=counts[1])
+    mean = float(sides[0].mean() - sides[1].mean())
+    error, degrees = _welch(*sides)
+    half_width = _quantile(degrees) * error
+    if error == 0.0:
+        notes = (*notes, "all rounds of each gave the same value, so the interval has no width")
+    return Ratio(
+        num_rounds=counts[0],
+        mean_log=mean,
+        interval=Interval(mean - half_width, mean + half_width),
+        p_value=_p_value(mean, error, degrees),
+        notes=notes,
+        num_under=counts[1],
+        error=error,
+        degrees=degrees,
+    )
+
+
+def _welch(over: Values, under: Values) -> tuple[float, float]:
+    """Standard error of the difference of means, and Satterthwaite's degrees of freedom."""
+    parts = [float(np.var(side, ddof=1)) / side.size for side in (over, under)]
+    total = sum(parts)
+    if total <= _TINY**2:
+        return 0.0, float(over.size + under.size - 2)
+    shares = (part**2 / (side.size - 1) for part, side in zip(parts, (over, under), strict=True))
+    return math.sqrt(total), total**2 / sum(shares)
+
+
+def _p_value(distance: float, error: float, degrees: float) -> float:
+    """Two-sided; without any error 1 for a distance of 0 and 0 for another."""
+    from scipy import special
+
+    if error == 0.0:
+        return 1.0 if abs(distance) <= _TINY else 0.0
+    return float(2 * special.stdtr(degrees, -abs(distance) / error))
 
 
 def t_interval(logs: Values) -> tuple[Values, Values, Values]:
@@ -143,9 +212,13 @@ def t_interval(logs: Values) -> tuple[Values, Values, Values]:
 
 def quantile(num_rounds: int) -> float:
     """Of Student's t at 97.5 %."""
+    return _quantile(num_rounds - 1)
+
+
+def _quantile(degrees: float) -> float:
     from scipy import special
 
-    return float(special.stdtrit(num_rounds - 1, 1 - ALPHA / 2))
+    return float(special.stdtrit(degrees, 1 - ALPHA / 2))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -185,11 +258,11 @@ def _rounds(count: int) -> str:
     return f"{count} round" if count == 1 else f"{count} rounds"
 
 
-def _noncentrality(num_rounds: int) -> float:
+def _noncentrality(degrees: float) -> float:
     """How many standard errors a true effect must measure to be found with a power of 0.8."""
     from scipy import special
 
-    return float(special.nctdtrinc(num_rounds - 1, 1 - POWER, quantile(num_rounds)))
+    return float(special.nctdtrinc(degrees, 1 - POWER, _quantile(degrees)))
 
 
 def _bootstrap(logs: Values) -> Interval:

@@ -20,6 +20,10 @@ from runner.sync_check import SyncCheck
 SCHEMA_VERSION = 1
 
 
+Settles = Literal["batch", "queue"]
+"""What of a run should settle: the batch of a closed loop, or the queue before an open loop of one rate."""
+
+
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, ser_json_inf_nan="null")
 
@@ -78,12 +82,45 @@ class Failure(_Frozen):
     detail: str = ""
 
 
+class CpuUse(_Frozen):
+    """What the cores that a run may use did meanwhile, in seconds of one core, by the kernel's counts.
+
+    `own_s`: of the suite, its worker and the device's process. `stolen_s`: what the hypervisor took; None
+    where the kernel does not tell. Counted in ticks, 10 ms on most systems: little of a short run is known.
+    """
+
+    wall_s: float
+    num_cores: int
+    busy_s: float
+    own_s: float
+    stolen_s: float | None = None
+
+    @property
+    def capacity_s(self) -> float:
+        return self.wall_s * self.num_cores
+
+    @property
+    def foreign_s(self) -> float:
+        """Used by processes that are not ours."""
+        return max(0.0, self.busy_s - self.own_s)
+
+
+class GpuUse(_Frozen):
+    """What the driver said of the GPU while a run computed. None: it does not tell."""
+
+    name: str
+    sm_clock_mhz: int | None = None  # median
+    throttled_by: tuple[str, ...] = ()  # what slowed it down, each once
+    num_other_processes: int | None = None  # that computed on it when the run ended
+    temperature_c: int | None = None  # when the run ended
+
+
 class StepListRecord(_Frozen):
     """Of a run whose traffic is a list of steps. `hash` is of what each computes.
 
     `lead_in`: steps [first, end) that only bring rows as far as decoding. `commands`: for each kind of the
-    other steps a digest of the arm's compiled commands; two arms with the same one do the same there.
-    `difference`: where the run left its list; None where it kept to it.
+    other steps a digest of the arm's compiled commands; two arms with the same one do the same there. Empty
+    where that cannot be told beforehand. `difference`: where the run left its list; None where it kept to it.
     """
 
     hash: str
@@ -133,8 +170,17 @@ class RunRecord(_Frozen):
     repeats: Mapping[str, int] = {}  # of an amplified run: span -> how often its commands were run, at most
     turns: tuple[Turn, ...] = ()  # and in which step (runner/repeats.py); none: in every step
     is_aa: bool = False  # the reference arm once more in its round: held against itself, in no other figure
+    side: Literal["head", "baseline"] | None = None  # of two checkouts that took turns; None: of one alone
     step_list: StepListRecord | None = None  # None: the traffic is no list of steps
     clock_uncertainty_ns: int | None = None  # of device times on the host's clock; None: no spans of it
+    settles: Settles | None = None  # what of it should settle; None: nothing can be asked
+    begins_alike: bool | None = None  # whether prompts share their beginnings by design; None: unknown
+    cpu: CpuUse | None = None  # None: not counted
+    gpu: GpuUse | None = None  # None: no GPU, or nobody watched it (a note says why)
+
+    @property
+    def is_completed(self) -> bool:
+        return self.status is Status.COMPLETED
 
     @property
     def is_instrumented(self) -> bool:
@@ -188,3 +234,5 @@ class RequestRecord:
     num_drafted_tokens: int = 0  # draft tokens computed to be verified
     num_accepted_tokens: int = 0  # of them, those that were right
     logprobs: tuple[float, ...] | None = None  # of each output token; None: not asked for
+    expected_from: int | None = None  # index of the first of `expected_ids`; None: there are none
+    expected_ids: tuple[int, ...] | None = None  # the reference's, around the first wrong token

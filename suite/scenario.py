@@ -64,6 +64,7 @@ _YOUNG_ARRIVAL_KEYS: Mapping[str, object] = {
     "process": None,
 }
 
+ISOLATED = "isolation: process: every run was made in a fresh process with a device of its own"
 _YOUNG_RUNNER_KEYS: Mapping[str, object] = {"attention": "auto", "cuda_graphs": True}
 
 Repeats = Annotated[int, Field(ge=1, le=MAX_REPEATS)]
@@ -109,6 +110,8 @@ class ScenarioKeys(StrictModel):
     Arms are compared with `baseline`, by default the first right sync arm. With `aa` it runs twice a round,
     so that the noise is known; where that is not said, it does if there are rounds enough for a verdict.
     `goodput` names the gates, in ms, that a request must meet to count as good.
+    `isolation`: one warm worker makes all runs of a case (`worker`), or each run gets a fresh process with a
+    device of its own (`process`); runs of `amplify` share one in any case, for they replay each other.
     """
 
     name: Annotated[str, Field(min_length=1, max_length=100, examples=["my-scenario"])]
@@ -128,6 +131,7 @@ class ScenarioKeys(StrictModel):
     rounds: Annotated[int, Field(ge=1, le=10_000)] = 3
     warmup_rounds: Annotated[int, Field(ge=0, le=10_000)] = 1
     seed: Seed = 0
+    isolation: Literal["worker", "process"] = "worker"
     timeout_s: PositiveNumber = 300.0
     amplify: Annotated[
         Mapping[str, Annotated[tuple[Repeats, ...], AsTuple]],
@@ -203,6 +207,11 @@ class Case:
     @property
     def model_spec(self) -> ModelSpec:
         return spec_of(self.scenario.model)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What to know of how it is run."""
+        return (ISOLATED,) if self.scenario.isolation == "process" else ()
 
     @property
     def runner_config(self) -> RunnerConfig:
@@ -336,7 +345,7 @@ def _check_lookup(sizes: RunnerSection) -> None:
 
 def _check_last_arrival(scenario: Scenario, demand: Demand) -> None:
     last_s = demand.needs[-1].arrival_s
-    if last_s < scenario.timeout_s:
+    if scenario.traffic.steps is not None or last_s < scenario.timeout_s:
         return
     arrivals, key, mend = scenario.traffic.arrivals, "", "raise the rate or timeout_s, or lower "
     process = process_of(arrivals)

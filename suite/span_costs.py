@@ -110,13 +110,13 @@ def span_costs(records: Sequence[StepRecord], spans: Iterable[Span]) -> SpanCost
 
     Without spans of a lane, all of its time is `unattributed`; spans of lane `steps` are not looked at.
     """
-    lanes, missing = _by_lane(spans, {record.step_id: record for record in records})
+    lanes, missing = by_lane(spans, {record.step_id: record for record in records})
     host = pieces_of(lanes["host"])
     compute, output = (_of_spans(pieces_of(lanes[lane], DEVICE_SLACK_NS)) for lane in ("compute", "output"))
-    busy = BusyTime(_busy(records, lanes["compute"]))
+    busy = BusyTime(busy_intervals(records, lanes["compute"]))
     host_times, output_times = _by_step(host), _by_step(output)
     devices = _device_times(records, compute)
-    idle = _idle(records, busy, host, lanes["host"])
+    idle = _idle(idle_gaps(records, busy, host, lanes["host"]))
     steps = tuple(
         StepCost(
             step_id=record.step_id,
@@ -143,9 +143,10 @@ def span_costs(records: Sequence[StepRecord], spans: Iterable[Span]) -> SpanCost
     )
 
 
-def _by_lane(
+def by_lane(
     spans: Iterable[Span], records: Mapping[int, StepRecord]
 ) -> tuple[Mapping[str, list[TimedSpan]], Mapping[Missing, int]]:
+    """The spans of each lane that have times, each of the step it counts for, and those that have none."""
     lanes: dict[str, list[TimedSpan]] = defaultdict(list)
     missing: Counter[Missing] = Counter()
     for span in spans:
@@ -163,7 +164,7 @@ def _step_of(span: Span, start_ns: int, records: Mapping[int, StepRecord]) -> in
     return span.step_id
 
 
-def _busy(records: Sequence[StepRecord], compute: Sequence[TimedSpan]) -> Iterator[Interval]:
+def busy_intervals(records: Sequence[StepRecord], compute: Sequence[TimedSpan]) -> Iterator[Interval]:
     """When the compute stream has something to run, up to the last step's device end."""
     last_ns = max((record.device_end_ns for record in records), default=0)
     for record in records:
@@ -213,20 +214,34 @@ def _device_time(record: StepRecord, pieces: Iterable[Piece]) -> _DeviceTime:
     return _DeviceTime(dict(within), {name: ns for name, ns in beyond.items() if ns})
 
 
-def _idle(
+class IdleGap(NamedTuple):
+    """A gap of the compute stream: it belongs to the step that starts next. Causes: ns, its length in all."""
+
+    step_id: int
+    gap: Interval
+    causes: Mapping[str, int]
+
+
+def idle_gaps(
     records: Sequence[StepRecord], busy: BusyTime, host: Sequence[Piece], spans: Iterable[TimedSpan]
-) -> Mapping[int, Mapping[str, int]]:
-    """ns by step and cause: each gap of the compute stream belongs to the step that starts next."""
+) -> Iterator[IdleGap]:
+    """Every gap between two stretches of `busy`; `host` are the pieces, `spans` the spans of lane `host`."""
     line = HostLine(host)
     handed_over_ns = {span.step_id: span.end_ns for span in spans if span.name == "launch"}
     by_start = sorted(records, key=lambda record: record.device_start_ns)
-    found: dict[int, Counter[str]] = defaultdict(Counter)
     index = 0
     for gap in busy.gaps():
         while by_start[index].device_start_ns < gap.end_ns:
             index += 1
         step_id = by_start[index].step_id
-        found[step_id].update(causes_of(gap, line, handed_over_ns.get(step_id)))
+        yield IdleGap(step_id, gap, causes_of(gap, line, handed_over_ns.get(step_id)))
+
+
+def _idle(gaps: Iterable[IdleGap]) -> Mapping[int, Mapping[str, int]]:
+    """ns by step and cause."""
+    found: dict[int, Counter[str]] = defaultdict(Counter)
+    for item in gaps:
+        found[item.step_id].update(item.causes)
     return found
 
 

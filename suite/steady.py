@@ -115,7 +115,7 @@ class SteadyWindow:
         if self._num_seen <= SETTLING_STEPS:
             return f"the run has {self._num_seen} steps; {SETTLING_STEPS + 2} are the least that can do"
         rows = [step.num_rows for step in steps]
-        if max(rows) - min(rows) > _tolerance(median(rows)):
+        if max(rows) - min(rows) > tolerance(median(rows)):
             return f"the last {len(rows)} steps have from {min(rows)} to {max(rows)} rows"
         if any(step.num_preempted for step in steps):
             return f"requests were preempted in the last {len(rows)} steps"
@@ -129,7 +129,7 @@ class SteadyWindow:
 
     def _drains(self, record: StepRecord) -> bool:
         assert self._num_rows is not None
-        fewest = self._num_rows - _tolerance(self._num_rows)
+        fewest = self._num_rows - tolerance(self._num_rows)
         return not record.num_waiting and record.num_rows < fewest
 
     def _close(self, end: End) -> None:
@@ -145,7 +145,8 @@ def _has_left(earlier: StepRecord, later: StepRecord) -> bool:
     return fewer_decode or later.num_rows + later.num_waiting < earlier.num_rows + earlier.num_waiting
 
 
-def _tolerance(num_rows: float) -> float:
+def tolerance(num_rows: float) -> float:
+    """By how many rows the steps of a settled batch may differ."""
     return max(1.0, TOLERANCE * num_rows)
 
 

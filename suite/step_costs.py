@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from runner.spans import Level
 from suite.ceilings import CeilingShare
 from suite.cost_tables import CostTables
+from suite.lanes import Lanes
 from suite.record import RunRecord
 
 ArmKey = tuple[str, str, str]
@@ -33,6 +34,9 @@ class StepCosts:
     shares: tuple[CeilingShare, ...] = ()
     no_shares: str | None = None
     caveat: str | None = None  # of the ceilings
+    instrument_us: float | None = None  # of a step, by arithmetic: what a span costs x spans a step
+    no_instrument_us: str | None = None  # why there is none
+    lanes: Lanes | None = None  # of a few steady steps; in no document
 
     def document(self) -> dict[str, object]:
         """For JSON."""
@@ -47,6 +51,8 @@ class StepCosts:
             "ceiling_shares": [share._asdict() for share in self.shares],
             "no_ceiling_shares": self.no_shares,
             "ceilings_caveat": self.caveat,
+            "instrument_us": self.instrument_us,
+            "no_instrument_us": self.no_instrument_us,
         }
 
 

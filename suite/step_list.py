@@ -52,13 +52,13 @@ class StepMix(StrictModel):
 
     `decode` rows decode. Each number in `prefill` is the prompt of a request that begins and ends in this
     step, in positions. `images` are dealt to them one after the other, and take positions of theirs. Of the
-    other positions of each prompt `supplied` have their row given: 1 is a whole prompt of embeddings, 0 one
-    of token ids, a share in between a spliced one.
+    other positions of each prompt `supplied` have their row given, by default as many as everywhere: 1 is a
+    whole prompt of embeddings, 0 one of token ids, a share in between a spliced one.
     """
 
     decode: Annotated[int, Field(ge=0, le=100_000)] = 0
     prefill: Annotated[tuple[Count, ...], AsTuple] = ()
-    supplied: Share = 0.0
+    supplied: Share | None = None
     images: Annotated[int, Field(ge=0, le=1_000)] = 0
     repeat: Count = 1
 
@@ -74,7 +74,7 @@ class StepMix(StrictModel):
 class Context(StrictModel):
     """The prompts of the requests that decode, computed in steps of their own that nothing is said of.
 
-    `supplied` as in StepMix, by default the largest of the mix.
+    `supplied` as in StepMix, by default the largest of the mix: they came as the others do.
     """
 
     tokens: Count = 16
@@ -82,7 +82,7 @@ class Context(StrictModel):
 
 
 class WrittenSteps(StrictModel):
-    """The steps of `mix` one after the other, all of it `repeat` times."""
+    """The steps of `mix` one after the other, all of it `repeat` times; `supplied` where one says nothing."""
 
     mix: Annotated[
         tuple[StepMix, ...],
@@ -90,6 +90,7 @@ class WrittenSteps(StrictModel):
         Field(min_length=1, examples=["[{decode: 16, prefill: [64], supplied: 1/2}]"]),
     ]
     repeat: Count = 1
+    supplied: Share = 0.0
     context: Context = Context()
 
     @model_validator(mode="after")
@@ -104,11 +105,14 @@ class WrittenSteps(StrictModel):
     def num_steps(self) -> int:
         return self.repeat * sum(entry.repeat for entry in self.mix)
 
+    def share(self, entry: StepMix) -> float:
+        return self.supplied if entry.supplied is None else entry.supplied
+
     @property
     def context_share(self) -> float:
         if self.context.supplied is not None:
             return self.context.supplied
-        return max(entry.supplied for entry in self.mix)
+        return max(self.share(entry) for entry in self.mix)
 
 
 class RecordedRun(StrictModel):

@@ -9,10 +9,11 @@ from runner.commands import Command
 from runner.device.null import NullDevice
 from runner.engine import Engine
 from runner.inputs.arms import Arm
+from runner.models import ModelSpec
 from suite.need import ListedStep
 from suite.replay import StepArrivals
-from suite.sampling import lasting_token
 from suite.scenario import Case
+from suite.step_list_check import first_other_step
 from suite.workload import WorkloadRequest
 
 
@@ -21,7 +22,8 @@ def command_digests(
 ) -> Mapping[str, str]:
     """For each kind of step outside the lead-in a digest of its compiled commands, in order.
 
-    Read from the runner's host half over a device that computes nothing, as `explain` does.
+    Read from the runner's host half over a device that computes nothing, as `explain` does. None where a
+    request of a recorded list ended by a token: without the model nobody knows when.
     """
     digests = {step.kind: hashlib.sha256() for step in listed if not step.is_lead_in}
 
@@ -33,7 +35,16 @@ def command_digests(
         case.model_spec,
         case.runner_config,
         keep,
-        token_id=lasting_token(case.scenario.traffic.sampling, case.model_spec),
+        token_id=_lasting_token(case.model_spec, given),
     )
-    Engine(case.model_spec, case.runner_config, device, arm).run(StepArrivals(given))
+    engine = Engine(case.model_spec, case.runner_config, device, arm)
+    engine.run(StepArrivals(given))
+    if first_other_step(listed, engine.recorder.steps, has_rows=arm.prompt_embeds) is not None:
+        return {}
     return {kind: digest.hexdigest() for kind, digest in digests.items()}
+
+
+def _lasting_token(model: ModelSpec, given: Sequence[WorkloadRequest]) -> int:
+    """An id that ends none of the requests."""
+    ending = {model.eos_token_id}.union(*(item.request.sampling.stop_token_ids for item in given))
+    return next(token_id for token_id in range(model.vocab_size) if token_id not in ending)

@@ -156,7 +156,7 @@ class _Planner:
                     f"{num_positions} positions do not hold {num_images} x {image_positions(self.model)} of "
                     "images and one of text: make it longer, or bring fewer images",
                 )
-            supplied = exact_count(num_text, entry.supplied)
+            supplied = exact_count(num_text, self.written.share(entry))
             found.append(_Prompt(len(self._steps), num_text, num_images, supplied, image_tokens))
         return found
 

@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from runner.config import RunnerConfig
+from runner.core import RunnerError
 from runner.measure import StepRecord
 from runner.models import ModelSpec
 from suite.arms import named_arm
 from suite.errors import KeyedError, SuiteError
+from suite.model_source import Checkpoint, spec_of
 from suite.need import ListedStep, Origin
 from suite.record import RunRecord, Status
 from suite.schema import listed, nearest, validated
@@ -43,13 +45,13 @@ class Recorded:
     origin: Origin
     asks: tuple[int, ...]
     steps: tuple[ListedStep, ...]
-    model: str
+    model: ModelSpec
     runner: Mapping[str, object]
 
     def check_runner(self, model: ModelSpec, runner: RunnerConfig) -> None:
         """KeyedError where a runner could not plan the steps that this run took."""
-        if self.model != model.name:
-            raise KeyedError("model", f"{self.origin.run_id} was run with {self.model}: use that model")
+        if self.model != model:
+            raise KeyedError("model", f"{self.origin.run_id} was run with {self.model.name}: use that model")
         if runner.num_speculative_tokens or self.runner.get("num_speculative_tokens"):
             raise KeyedError(
                 "runner.num_speculative_tokens",
@@ -108,7 +110,7 @@ def _read(folder: Path, run_id: str, stamp: int) -> Recorded:
         origin=Origin(run_id, _traffic(folder, config), run.seed, run.workload_hash),
         asks=tuple(bisect_right(begun, request.sent_ns) for request in requests),
         steps=_listed(steps, run),
-        model=str(config.get("model")),
+        model=_model(config),
         runner=dict(config.get("runner") or {}),
     )
 
@@ -135,6 +137,14 @@ def _configuration(loaded: LoadedRun, run: RunRecord) -> Mapping[str, Any]:
     for key, value in run.case_values.items():
         source = source.replaced(tuple(key.split(".")), value, Place(f"{loaded.path / CONFIG}: in the sweep"))
     return source.data
+
+
+def _model(config: Mapping[str, Any]) -> ModelSpec:
+    found = config.get("model")
+    try:
+        return spec_of(found if isinstance(found, str) else Checkpoint.model_validate(found))
+    except (RunnerError, ValueError) as error:
+        raise KeyedError(_FOLDER, f"the model that it was run with cannot be had: {error}") from None
 
 
 def _traffic(folder: Path, config: Mapping[str, Any]) -> Traffic:

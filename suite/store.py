@@ -12,10 +12,12 @@ import json
 import os
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -23,6 +25,7 @@ from pydantic import ValidationError
 
 from runner.measure import StepRecord
 from runner.spans import Span
+from suite.atomic_file import TEMPORARY, replace_file
 from suite.checks import Finding
 from suite.errors import SuiteError
 from suite.record import SCHEMA_VERSION, RequestRecord, RunRecord, Status
@@ -46,8 +49,15 @@ STEPS = "steps"
 REQUESTS = "requests"
 SPANS = "spans"
 TRACES = "traces"
+DAMAGED_RUNS = "runs.damaged.jsonl"
+
+_OF_RUNS = {STEPS: ".parquet", REQUESTS: ".parquet", SPANS: ".parquet", TRACES: ".json"}
+
+OTHER_FOLDER = "another folder with --output-dir (what was written before is kept)"
+OTHER_FILE = "another file with --output"
 
 _MAX_NAME = 48
+_PIECE_ROWS = 65_536
 _PLAIN_NAME = re.compile(r"[a-z0-9](?:[a-z0-9_-]*[a-z0-9])?")
 
 _STEP_TEXT = ("kind", "ids_route", "embeds_route")
@@ -56,11 +66,12 @@ _STEP_DERIVED = ("host_ns", "device_ns")
 _REQUEST_TEXT = ("request_id", "kind", "finish_reason", "error")
 _REQUEST_LISTS = ("token_ns", "output_ids")
 _REQUEST_FLOATS = ("logprobs",)  # a list, or nothing
+_REQUEST_IDS = ("expected_ids",)  # likewise
 # Columns that came with a feature, and what they are in a table written before it.
 _LATER: Mapping[str, int | None] = {
     **dict.fromkeys(("hash_ns", "num_draft_tokens", "num_accepted_tokens", "graph_rows"), 0),
     **dict.fromkeys(("num_cached_tokens", "num_drafted_tokens"), 0),
-    "logprobs": None,
+    **dict.fromkeys(("logprobs", "expected_from", "expected_ids")),
 }
 _REQUEST_NULLABLE = (
     "first_scheduled_ns",
@@ -69,13 +80,14 @@ _REQUEST_NULLABLE = (
     "num_tokens_wrong",
     "num_tokens_tied",
     "first_wrong",
+    "expected_from",
 )
 _LATENCIES = ("ttft_ms", "tpot_ms", "e2e_ms", "queue_delay_ms", "send_delay_ms", "max_itl_ms")
 _CONSTRUCTION_ERRORS = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, AssertionError)
 _UNDEFINED = "undefined"  # "tpot_ms: one output token"; empty where every latency is defined
 
 _SPAN_NULLABLE = ("start_ns", "end_ns", "reason")
-_MAY_BE_NULL = (*_REQUEST_NULLABLE, *_REQUEST_FLOATS, *_LATENCIES, "error", _UNDEFINED)
+_MAY_BE_NULL = (*_REQUEST_NULLABLE, *_REQUEST_FLOATS, *_REQUEST_IDS, *_LATENCIES, "error", _UNDEFINED)
 
 
 def safe_name(text: str) -> str:
@@ -92,6 +104,25 @@ def to_json(value: object, indent: int | None = None) -> bytes:
     """Strict JSON in UTF-8; ValueError for a float that is not finite."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent)
     return text.encode("utf-8", "backslashreplace")
+
+
+def _to_yaml(config: Mapping[str, object]) -> bytes:
+    from ruamel.yaml import YAML
+
+    yaml = YAML()
+    yaml.default_flow_style = False
+    yaml.width = 1000
+    buffer = io.BytesIO()
+    yaml.dump(json.loads(to_json(config)), buffer)
+    return buffer.getvalue()
+
+
+def as_stored(config: Mapping[str, object]) -> dict[str, Any]:
+    """A configuration as it is read back from config.yaml."""
+    from ruamel.yaml import YAML
+
+    stored: dict[str, Any] = YAML(typ="safe", pure=True).load(_to_yaml(config).decode())
+    return stored
 
 
 # Writing
@@ -126,15 +157,7 @@ class RunFolder:
         return cls(path)
 
     def write_config(self, config: Mapping[str, object]) -> None:
-        from ruamel.yaml import YAML
-
-        yaml = YAML()
-        yaml.default_flow_style = False
-        yaml.width = 1000
-        buffer = io.BytesIO()
-        plain = json.loads(to_json(config))
-        yaml.dump(plain, buffer)
-        _replace(self.path / CONFIG, buffer.getvalue())
+        _replace(self.path / CONFIG, _to_yaml(config))
 
     def write_environment(self, environment: Mapping[str, object]) -> None:
         _replace(self.path / ENVIRONMENT, to_json(environment, indent=2) + b"\n")
@@ -151,14 +174,47 @@ class RunFolder:
                 os.truncate(path, size)
                 raise
 
+    def rewrite_runs(self, records: Iterable[RunRecord]) -> None:
+        """These runs and no others."""
+        lines = b"".join(to_json(record.model_dump(mode="json")) + b"\n" for record in records)
+        _replace(self.path / RUNS, lines)
+
+    def keep_damaged_runs(self) -> Path:
+        """Copy runs.jsonl as it is, onto no earlier copy."""
+        number, target = 1, self.path / DAMAGED_RUNS
+        while target.exists():
+            number += 1
+            target = self.path / f"{DAMAGED_RUNS}.{number}"
+        with _refusals(target):
+            content = (self.path / RUNS).read_bytes()
+        return write_file(target, content, OTHER_FOLDER)
+
+    def clear_leftovers(self, run_ids: Collection[str]) -> None:
+        """Remove what a kill left: files half written, and tables of runs other than these."""
+        with _refusals(self.path):
+            for folder in (self.path, *(self.path / kind for kind in _OF_RUNS)):
+                for file in folder.glob(TEMPORARY):
+                    file.unlink(missing_ok=True)
+            for kind, suffix in _OF_RUNS.items():
+                for file in (self.path / kind).glob(f"*{suffix}"):
+                    if file.name.removesuffix(suffix) not in run_ids:
+                        file.unlink(missing_ok=True)
+                if kind != TRACES:
+                    (self.path / kind).mkdir(exist_ok=True)
+
+    def remove(self, name: str) -> None:
+        """A file that is no longer true."""
+        with _refusals(self.path / name):
+            (self.path / name).unlink(missing_ok=True)
+
     def write_steps(self, run_id: str, steps: Sequence[StepRecord]) -> None:
-        _replace_table(self.path / STEPS / f"{run_id}.parquet", _step_table(steps))
+        _replace_table(self.path / _table_name(STEPS, run_id), _step_table(steps))
 
     def write_requests(self, run_id: str, requests: Sequence[RequestRecord]) -> None:
-        _replace_table(self.path / REQUESTS / f"{run_id}.parquet", _request_table(requests))
+        _replace_table(self.path / _table_name(REQUESTS, run_id), _request_table(requests))
 
     def write_spans(self, run_id: str, spans: Sequence[Span]) -> None:
-        _replace_table(self.path / SPANS / f"{run_id}.parquet", _span_table(spans))
+        _replace_table(self.path / _table_name(SPANS, run_id), _span_table(spans))
 
     def trace_file(self, run_id: str) -> Path:
         """Where the trace of torch's profiler of a run goes; its folder is made."""
@@ -192,9 +248,12 @@ class RunFolder:
         return path
 
 
-def write_file(path: Path, content: bytes) -> Path:
-    """Write a file whole or not at all. SuiteError naming the path where the disk refuses."""
-    _replace(path, content)
+def write_file(path: Path, content: bytes, other: str = OTHER_FILE) -> Path:
+    """Write a file whole or not at all. SuiteError naming the path where the disk refuses.
+
+    `other`: what the user may choose instead, by which option.
+    """
+    _replace_by(path, lambda file: file.write(content), other)
     return path
 
 
@@ -214,15 +273,14 @@ def _check_parent(parent: Path) -> None:
 
 
 @contextmanager
-def _refusals(path: Path) -> Iterator[None]:
+def _refusals(path: Path, other: str = OTHER_FOLDER) -> Iterator[None]:
     """Turns the operating system's refusals into a SuiteError with the path."""
     try:
         yield
     except OSError as error:
         where = error.filename or path
         raise SuiteError(
-            f"cannot write {where}: {error.strerror or error}; free some space or choose another "
-            "folder with --output-dir (what was written before is kept)"
+            f"cannot write {where}: {error.strerror or error}; free some space or choose {other}"
         ) from error
 
 
@@ -255,17 +313,9 @@ def _replace_table(path: Path, table: pa.Table) -> None:
     _replace_by(path, lambda file: pq.write_table(table, file, compression="zstd"))
 
 
-def _replace_by(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with _refusals(path):
-        try:
-            with temporary.open("wb") as file:
-                write(file)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+def _replace_by(path: Path, write: Callable[[BinaryIO], object], other: str = OTHER_FOLDER) -> None:
+    with _refusals(path, other):
+        replace_file(path, write)
 
 
 # Tables: one schema whatever the rows hold, so that whole numbers stay whole
@@ -314,7 +364,7 @@ def _request_schema() -> pa.Schema:
 
     types = {
         **dict.fromkeys(_REQUEST_TEXT, pa.string()),
-        **dict.fromkeys(_REQUEST_LISTS, pa.list_(pa.int64())),
+        **dict.fromkeys((*_REQUEST_LISTS, *_REQUEST_IDS), pa.list_(pa.int64())),
         **dict.fromkeys(_REQUEST_FLOATS, pa.list_(pa.float64())),
         **dict.fromkeys(_LATENCIES, pa.float64()),
         _UNDEFINED: pa.string(),
@@ -354,7 +404,10 @@ def _latency_columns(request: RequestRecord) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class LoadedRun:
-    """The read side: a run folder as found. `warnings` says what was missing or cut short."""
+    """The read side: a run folder as found. `warnings` says what was missing or cut short.
+
+    `damaged`: the file of steps or requests that is missing or cannot be read -> what is wrong with it.
+    """
 
     path: Path
     config: tuple[Mapping[str, Any], ...]  # the resolved scenarios
@@ -366,6 +419,7 @@ class LoadedRun:
     summary: Mapping[str, Any] | None
     warnings: tuple[str, ...] = ()
     validity: tuple[Finding, ...] = ()
+    damaged: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_interrupted(self) -> bool:
@@ -374,13 +428,31 @@ class LoadedRun:
             return True
         return self.summary is None or self.summary.get("status") == "interrupted"
 
+    @property
+    def whole_runs(self) -> tuple[RunRecord, ...]:
+        """Those with all the steps and requests they recorded."""
+        return tuple(run for run in self.runs if self.damage(run.run_id) is None)
+
+    def damage(self, run_id: str) -> str | None:
+        """What is wrong with the tables of a run."""
+        faults = (self.damaged.get(_table_name(kind, run_id)) for kind in (STEPS, REQUESTS))
+        return next(filter(None, faults), None)
+
     def steps(self, run_id: str) -> pd.DataFrame:
-        """A row a step, by column of StepRecord; no rows where the run wrote none."""
-        return _read_table(self.path / STEPS / f"{run_id}.parquet", _step_schema(()))
+        """A row a step, by column of StepRecord; none where the run wrote none, or none can be read."""
+        return _frame(self._readable(STEPS, run_id))
 
     def requests(self, run_id: str) -> pd.DataFrame:
-        """A row a request, by column of RequestRecord and its latencies; no rows where none."""
-        return _read_table(self.path / REQUESTS / f"{run_id}.parquet", _request_schema())
+        """A row a request, by column of RequestRecord and its latencies; no rows as for steps."""
+        return _frame(self._readable(REQUESTS, run_id))
+
+    def micro(self) -> Mapping[str, Any]:
+        """The document of write_micro; empty where there is none. SuiteError for one that is damaged."""
+        path, faults = self.path / MICRO, list[str]()
+        found = _read_json(path, faults) if path.is_file() else {}
+        if faults:
+            raise SuiteError(faults[0])
+        return found or {}
 
     def ceilings(self) -> Mapping[str, Any]:
         """The document of write_ceilings; empty where there is none. SuiteError for one that is damaged."""
@@ -391,54 +463,114 @@ class LoadedRun:
         return found or {}
 
     def spans(self, run_id: str) -> list[Span]:
-        """The spans of a run, in no order; none where no instrument recorded any."""
-        table = _read_columns(self.path / SPANS / f"{run_id}.parquet", _span_schema(), _SPAN_NULLABLE)
-        return [Span(**row) for row in table.to_pylist()]
+        """The spans of a run, in no order; none where no instrument recorded any. SuiteError for damage."""
+        return [span for piece in _pieces(self.path, SPANS, run_id) for span in _spans(piece)]
 
     def step_records(self, run_id: str) -> list[StepRecord]:
-        """The steps as they were recorded."""
-        return [_step_record(row) for row in self.steps(run_id).to_dict("records")]
+        """The steps as they were recorded. SuiteError where their file is missing or damaged."""
+        return [step for piece in self._whole(STEPS, run_id) for step in _step_records(piece)]
 
     def request_records(self, run_id: str) -> list[RequestRecord]:
-        """The requests as they were recorded."""
-        return [_request_record(row) for row in self.requests(run_id).to_dict("records")]
+        """The requests as they were recorded. SuiteError where their file is missing or damaged."""
+        return [request for piece in self._whole(REQUESTS, run_id) for request in _request_records(piece)]
+
+    def _whole(self, kind: str, run_id: str) -> Iterator[pa.Table]:
+        fault = self.damaged.get(_table_name(kind, run_id))
+        if fault is not None:
+            raise SuiteError(fault)
+        return _pieces(self.path, kind, run_id)
+
+    def _readable(self, kind: str, run_id: str) -> pa.Table:
+        is_damaged = _table_name(kind, run_id) in self.damaged
+        return _schema(kind).empty_table() if is_damaged else _table(self.path, kind, run_id)
+
+
+def stored_records(path: Path, run_id: str) -> tuple[list[RequestRecord], list[StepRecord]]:
+    """The requests and the steps of one run of a folder that is still being written."""
+    requests = [record for piece in _pieces(path, REQUESTS, run_id) for record in _request_records(piece)]
+    return requests, [record for piece in _pieces(path, STEPS, run_id) for record in _step_records(piece)]
 
 
 def load_run(path: Path) -> LoadedRun:
     """Open a run folder, complete or not. SuiteError where it is none or was written otherwise."""
-    with path_errors(path):
-        if not (path / CONFIG).is_file():
-            raise SuiteError(f"{path} is not the folder of a run: it has no {CONFIG}")
+    check_is_run(path)
     warnings: list[str] = []
-    config = _read_config(path / CONFIG)
+    config = _config_or_warning(path, warnings)
     summary = _read_json(path / SUMMARY, warnings)
     findings = _findings(summary)
     if summary is not None and findings is None:
         warnings.append(f"{SUMMARY}: its findings are damaged, left out")
         summary = {**summary, "findings": []}
-    loaded = LoadedRun(
+    runs = tuple(_read_runs(path / RUNS, warnings))
+    damaged = {name: fault for run in runs for name, fault in _table_faults(path, run)}
+    return LoadedRun(
         path=path,
-        config=_mappings(path / CONFIG, config, "scenarios"),
-        invocation=_mapping(path / CONFIG, config, "invocation"),
-        cases=_mappings(path / CONFIG, config, "cases"),
-        skipped=_skipped(path / CONFIG, config),
+        config=config.scenarios,
+        invocation=config.invocation,
+        cases=config.cases,
+        skipped=config.skipped,
         environment=_read_json(path / ENVIRONMENT, warnings) or {},
-        runs=tuple(_read_runs(path / RUNS, warnings)),
+        runs=runs,
         summary=summary,
+        warnings=tuple(warnings),
         validity=findings or (),
+        damaged=damaged,
     )
-    runs = tuple(run for run in loaded.runs if _has_whole_tables(loaded, run, warnings))
-    return replace(loaded, runs=runs, warnings=tuple(warnings))
 
 
-def _has_whole_tables(loaded: LoadedRun, run: RunRecord, warnings: list[str]) -> bool:
+def check_is_run(path: Path) -> None:
+    """SuiteError where a path is not the folder of a run."""
+    with path_errors(path):
+        if not (path / CONFIG).is_file() and not (path / RUNS).is_file():
+            raise SuiteError(f"{path} is not the folder of a run: it has no {CONFIG}")
+
+
+def _table_faults(folder: Path, run: RunRecord) -> Iterator[tuple[str, str]]:
+    """Of a run's tables those that are missing, or cannot be read whole: name, and what is wrong."""
+    has_requests = run.num_requests > 0 and (run.status is Status.COMPLETED or run.num_steps > 0)
+    expected = {STEPS: run.num_steps > 0, REQUESTS: has_requests}
+    for kind, is_expected in expected.items():
+        path = folder / _table_name(kind, run.run_id)
+        if is_expected and not path.is_file():
+            yield _table_name(kind, run.run_id), f"{path} is missing"
+            continue
+        try:
+            deque(_pieces(folder, kind, run.run_id), maxlen=0)
+        except SuiteError as error:
+            yield _table_name(kind, run.run_id), str(error)
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What config.yaml holds, as plain values."""
+
+    scenarios: tuple[Mapping[str, Any], ...] = ()
+    invocation: Mapping[str, Any] = field(default_factory=dict)
+    cases: tuple[Mapping[str, Any], ...] = ()
+    skipped: tuple[tuple[str, str], ...] = ()
+
+
+def read_config(folder: Path) -> Config:
+    """The configuration of a run. SuiteError where it is missing or damaged."""
+    path = folder / CONFIG
+    config = _read_yaml(path)
+    return Config(
+        scenarios=_mappings(path, config, "scenarios"),
+        invocation=_mapping(path, config, "invocation"),
+        cases=_mappings(path, config, "cases"),
+        skipped=_skipped(path, config),
+    )
+
+
+def _config_or_warning(folder: Path, warnings: list[str]) -> Config:
+    """Damage to the configuration does not hide what was measured; a folder without runs has nothing else."""
     try:
-        loaded.step_records(run.run_id)
-        loaded.request_records(run.run_id)
+        return read_config(folder)
     except SuiteError as error:
-        warnings.append(f"the run {run.run_id} is left out: {error}")
-        return False
-    return True
+        if not (folder / RUNS).is_file():
+            raise
+        warnings.append(f"{error}; what the runs were asked to do is not shown")
+        return Config()
 
 
 def _findings(summary: Mapping[str, Any] | None) -> tuple[Finding, ...] | None:
@@ -480,7 +612,7 @@ def _skipped(path: Path, config: Mapping[str, Any]) -> tuple[tuple[str, str], ..
     return tuple((str(item["scenario"]), str(item["reason"])) for item in items)
 
 
-def _read_config(path: Path) -> Mapping[str, Any]:
+def _read_yaml(path: Path) -> Mapping[str, Any]:
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 
@@ -562,10 +694,43 @@ def _refuse_constant(name: str) -> float:
     raise ValueError(f"{name} is no number of JSON")
 
 
-def _read_table(path: Path, schema: pa.Schema) -> pd.DataFrame:
+def _table_name(kind: str, run_id: str) -> str:
+    return f"{kind}/{run_id}.parquet"
+
+
+def _schema(kind: str) -> pa.Schema:
+    if kind == STEPS:
+        return _step_schema(())
+    return _request_schema() if kind == REQUESTS else _span_schema()
+
+
+def _pieces(folder: Path, kind: str, run_id: str) -> Iterator[pa.Table]:
+    """A table of a run some rows at a time, checked; none where there is no file. SuiteError for damage."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path, schema = folder / _table_name(kind, run_id), _schema(kind)
+    if not path.is_file():
+        return
+    try:
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(_PIECE_ROWS):
+                yield _checked(path, pa.Table.from_batches([batch]), schema, kind)
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise SuiteError(f"cannot read {path}: {error}") from error
+
+
+def _table(folder: Path, kind: str, run_id: str) -> pa.Table:
+    """A whole table of a run, empty where there is no file. SuiteError where it is damaged."""
+    import pyarrow as pa
+
+    pieces = list(_pieces(folder, kind, run_id))
+    return pa.concat_tables(pieces) if pieces else _schema(kind).empty_table()
+
+
+def _frame(table: pa.Table) -> pd.DataFrame:
     import pandas as pd
 
-    table = _read_columns(path, schema, _MAY_BE_NULL)
     # Without this option a column of whole numbers with a null would come back as floats.
     frame: pd.DataFrame = table.to_pandas(integer_object_nulls=True)
     for name in _REQUEST_NULLABLE:
@@ -574,22 +739,15 @@ def _read_table(path: Path, schema: pa.Schema) -> pd.DataFrame:
     return frame
 
 
-def _read_columns(path: Path, schema: pa.Schema, may_be_null: Sequence[str]) -> pa.Table:
-    """The table of a file, every column of the schema in it; an empty one where there is no file."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        table = pq.read_table(path) if path.is_file() else schema.empty_table()
-    except (OSError, ValueError, pa.ArrowException) as error:
-        raise SuiteError(f"cannot read {path}: {error}") from error
+def _checked(path: Path, table: pa.Table, schema: pa.Schema, kind: str) -> pa.Table:
+    """The table with every column of the schema in it, and values where there must be some."""
     table = _with_later_columns(table, schema)
     missing = [name for name in schema.names if name not in table.column_names]
     if missing:
         raise SuiteError(
             f"{path} has no column {', '.join(missing)}: another version wrote it; read it with that version"
         )
-    _check_columns(path, table, schema, may_be_null)
+    _check_columns(path, table, schema, _SPAN_NULLABLE if kind == SPANS else _MAY_BE_NULL)
     return table
 
 
@@ -613,26 +771,70 @@ def _check_columns(path: Path, table: pa.Table, schema: pa.Schema, may_be_null: 
             raise SuiteError(f"{path}: the column {name} has no value in {column.null_count} rows")
 
 
-def _step_record(row: Mapping[Any, Any]) -> StepRecord:
-    values = {item.name: row[item.name] for item in fields(StepRecord) if item.name not in _STEP_BUFFERS}
-    for counter in _STEP_BUFFERS:
-        prefix = f"{counter}."
-        values[counter] = {
-            name.removeprefix(prefix): count
-            for name, count in row.items()
-            if name.startswith(prefix) and count
-        }
-    return StepRecord(**values)
+# From tables to records, column by column: a row at a time would take minutes for a million steps
 
 
-def _request_record(row: Mapping[Any, Any]) -> RequestRecord:
-    import pandas as pd
+def _columns(table: pa.Table, names: Iterable[str]) -> list[list[Any]]:
+    """The columns of these names as lists of plain values."""
+    return [_values(table.column(name)) for name in names]
 
-    values = {item.name: row[item.name] for item in fields(RequestRecord)}
-    for name in _REQUEST_LISTS:
-        values[name] = tuple(int(item) for item in values[name])
-    for name in _REQUEST_FLOATS:
-        values[name] = None if values[name] is None else tuple(float(item) for item in values[name])
-    for name in (*_REQUEST_NULLABLE, "error"):
-        values[name] = None if pd.isna(values[name]) else values[name]
-    return RequestRecord(**values)
+
+def _values(column: pa.ChunkedArray) -> list[Any]:
+    """Plain values of a column, None for null: through numpy, which is ten times faster than one by one."""
+    import pyarrow as pa
+
+    whole = column.combine_chunks()
+    if pa.types.is_list(whole.type):
+        return _lists(whole)
+    if not pa.types.is_int64(whole.type):
+        return (
+            list(whole.to_numpy(zero_copy_only=False).tolist()) if not whole.null_count else whole.to_pylist()
+        )
+    values: list[Any] = whole.fill_null(0).to_numpy(zero_copy_only=False).tolist()
+    if whole.null_count:
+        is_null = whole.is_null().to_numpy(zero_copy_only=False).tolist()
+        values = [None if null else value for value, null in zip(values, is_null, strict=True)]
+    return values
+
+
+def _lists(whole: pa.ListArray) -> list[Any]:
+    """Tuples, None for null."""
+    items = whole.values.to_numpy(zero_copy_only=False).tolist()
+    ends = whole.offsets.to_numpy().tolist()
+    is_null = whole.is_null().to_numpy(zero_copy_only=False).tolist()
+    return [
+        None if null else tuple(items[begin:end])
+        for null, (begin, end) in zip(is_null, pairwise(ends), strict=True)
+    ]
+
+
+def _step_records(table: pa.Table) -> list[StepRecord]:
+    names = [item.name for item in fields(StepRecord)]
+    columns: list[Sequence[Any]] = [
+        _counts(table, name) if name in _STEP_BUFFERS else _values(table.column(name)) for name in names
+    ]
+    return list(map(StepRecord, *columns))
+
+
+def _counts(table: pa.Table, counter: str) -> list[Mapping[str, int]]:
+    """Of each step the buffers it copied, and how often or how much; equal ones are one object."""
+    prefix = f"{counter}."
+    found = [name for name in table.column_names if name.startswith(prefix)]
+    if not found:
+        return [{}] * len(table)
+    buffers = [name.removeprefix(prefix) for name in found]
+    known: dict[tuple[int, ...], Mapping[str, int]] = {}
+    rows = zip(*_columns(table, found), strict=True)
+    return [known.get(row) or known.setdefault(row, _non_zero(buffers, row)) for row in rows]
+
+
+def _non_zero(buffers: Sequence[str], row: Sequence[int]) -> dict[str, int]:
+    return {name: count for name, count in zip(buffers, row, strict=True) if count}
+
+
+def _request_records(table: pa.Table) -> list[RequestRecord]:
+    return list(map(RequestRecord, *_columns(table, (item.name for item in fields(RequestRecord)))))
+
+
+def _spans(table: pa.Table) -> list[Span]:
+    return list(map(Span, *_columns(table, Span._fields)))

@@ -1,6 +1,7 @@
 """From the runs of an experiment to what summary.json and summary.csv hold: pure functions.
 
-Warm-up, instrumented, failed and interrupted runs never enter a statistic; they are counted.
+Warm-up, instrumented, failed and interrupted runs never enter a statistic; they are counted. Nor do the times
+of a run that is INVALID; what it merely counted (requests, tokens, steps) does.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
 
-from suite.checks import Finding
+from suite.checks import Finding, invalid_runs
 from suite.comparison import Comparison
 from suite.control import control_verdict
-from suite.record import LogprobVerdict, Metric, RunRecord, Status, TokenVerdict
+from suite.metrics import is_timed, least_samples
+from suite.record import LogprobVerdict, RunRecord, Status, TokenVerdict
 from suite.step_costs import ArmKey, StepCosts
 
 SUMMARY_SCHEMA_VERSION = 1
@@ -48,10 +50,19 @@ class MetricSummary:
     maximum: float | None
     values: tuple[float, ...]
     reason: str | None
+    num_samples: int | None = None  # of the round that had fewest; None: no round has a value
 
     @property
     def num_rounds(self) -> int:
         return len(self.values)
+
+    @property
+    def caution(self) -> str | None:
+        """Why a percentile is not what its name says: in some round no sample can lie beyond it."""
+        least = least_samples(self.name)
+        if self.num_samples is None or self.num_samples >= least:
+            return None
+        return f"of {self.num_samples} samples a round; {least} are needed for one to lie beyond it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +101,7 @@ class ArmSummary:
     control: str | None = None
     logprobs: LogprobVerdict | None = None
     instrument: InstrumentSummary | None = None
+    num_invalid: int = 0  # of its rounds: their times are in no figure
 
     @property
     def has_no_speed(self) -> bool:
@@ -112,6 +124,9 @@ def summarise(runs: Sequence[RunRecord], findings: Sequence[Finding]) -> tuple[A
 def _summarise_arm(runs: Sequence[RunRecord], findings: Sequence[Finding]) -> ArmSummary:
     measured = [run for run in runs if run.status is Status.COMPLETED and run.is_measured]
     run_ids = {run.run_id for run in runs}
+    mine = tuple(finding for finding in findings if finding.run_id in run_ids)
+    invalid = invalid_runs(mine)
+    valid = [run for run in measured if run.run_id not in invalid]
     names = dict.fromkeys(name for run in measured for name in run.metrics)
     return ArmSummary(
         scenario=runs[0].scenario,
@@ -123,13 +138,13 @@ def _summarise_arm(runs: Sequence[RunRecord], findings: Sequence[Finding]) -> Ar
         num_failed=sum(run.status is Status.FAILED for run in runs),
         num_interrupted=sum(run.status is Status.INTERRUPTED for run in runs),
         num_warmup=sum(run.is_warmup and not run.repeats for run in runs),
-        instrument=_instrument([run for run in runs if run.is_instrumented], measured),
+        num_invalid=len(measured) - len(valid),
+        instrument=_instrument([run for run in runs if run.is_instrumented], valid),
         tokens=add_tokens(run.tokens for run in runs),
         metrics={
-            name: _over_rounds([run.metrics[name] for run in measured if name in run.metrics])
-            for name in names
+            name: _over_rounds(name, valid if is_timed(name) else measured, measured, mine) for name in names
         },
-        findings=tuple(finding for finding in findings if finding.run_id in run_ids),
+        findings=mine,
         control=control_verdict(runs),
         logprobs=add_logprobs(run.logprobs for run in runs),
     )
@@ -138,12 +153,18 @@ def _summarise_arm(runs: Sequence[RunRecord], findings: Sequence[Finding]) -> Ar
 def _instrument(instrumented: Sequence[RunRecord], measured: Sequence[RunRecord]) -> InstrumentSummary | None:
     if not instrumented:
         return None
-    level, count = instrumented[0].instrument, len(instrumented)
+    ratio, reason = throughput_ratio(instrumented, measured)
+    return InstrumentSummary(instrumented[0].instrument, len(instrumented), ratio, reason)
+
+
+def throughput_ratio(
+    instrumented: Sequence[RunRecord], measured: Sequence[RunRecord]
+) -> tuple[float | None, str | None]:
+    """Median output throughput with instruments over that without, or None and why."""
     on, off = throughputs(instrumented), throughputs(measured)
     if not on or not off:
-        which = "without" if on else "with"
-        return InstrumentSummary(level, count, None, f"no run {which} instruments has a throughput")
-    return InstrumentSummary(level, count, statistics.median(on) / statistics.median(off))
+        return None, f"no run {'without' if on else 'with'} instruments has a throughput"
+    return statistics.median(on) / statistics.median(off), None
 
 
 def throughputs(runs: Sequence[RunRecord]) -> list[float]:
@@ -153,9 +174,15 @@ def throughputs(runs: Sequence[RunRecord]) -> list[float]:
     return [metric.value for metric in metrics if metric.value]
 
 
-def _over_rounds(metrics: Sequence[Metric]) -> MetricSummary:
-    values = tuple(metric.value for metric in metrics if metric.value is not None)
-    first = metrics[0]
+def _over_rounds(
+    name: str, counted: Sequence[RunRecord], measured: Sequence[RunRecord], findings: Sequence[Finding]
+) -> MetricSummary:
+    """Over the runs that count for it; `measured`, of which some run has it, tell its unit otherwise."""
+    metrics = [run.metrics[name] for run in counted if name in run.metrics]
+    defined = [(metric.value, metric.num_samples) for metric in metrics if metric.value is not None]
+    values = tuple(value for value, _ in defined)
+    first = next(iter(metrics), None) or next(run.metrics[name] for run in measured if name in run.metrics)
+    reason = first.reason if metrics else _all_invalid(findings)
     return MetricSummary(
         name=first.name,
         unit=first.unit,
@@ -164,8 +191,14 @@ def _over_rounds(metrics: Sequence[Metric]) -> MetricSummary:
         minimum=min(values, default=None),
         maximum=max(values, default=None),
         values=values,
-        reason=None if values else first.reason,
+        reason=None if values else reason,
+        num_samples=min((num for _, num in defined), default=None),
     )
+
+
+def _all_invalid(findings: Sequence[Finding]) -> str:
+    rules = dict.fromkeys(finding.rule for finding in findings if finding.run_id in invalid_runs([finding]))
+    return f"every round is INVALID: {', '.join(rules)}"
 
 
 def add_tokens(verdicts: Iterable[TokenVerdict | None]) -> TokenVerdict | None:
@@ -228,6 +261,7 @@ def _arm_document(arm: ArmSummary, costs: StepCosts | None) -> dict[str, object]
         "num_failed": arm.num_failed,
         "num_interrupted": arm.num_interrupted,
         "num_warmup": arm.num_warmup,
+        "num_invalid": arm.num_invalid,
         "instrument": asdict(arm.instrument) if arm.instrument else None,
         "step_costs": costs.document() if costs else None,
         "is_valid": arm.is_valid,
@@ -235,7 +269,8 @@ def _arm_document(arm: ArmSummary, costs: StepCosts | None) -> dict[str, object]
         "tokens": arm.tokens.model_dump(mode="json") if arm.tokens else None,
         "logprobs": arm.logprobs.model_dump(mode="json") if arm.logprobs else None,
         "metrics": {
-            name: {**asdict(metric), "num_rounds": metric.num_rounds} for name, metric in arm.metrics.items()
+            name: {**asdict(metric), "num_rounds": metric.num_rounds, "caution": metric.caution}
+            for name, metric in arm.metrics.items()
         },
     }
 

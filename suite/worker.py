@@ -29,12 +29,14 @@ from runner.inputs.arms import Arm
 from runner.measure import Instrument, Recorder, StepRecord, Timeline, now_ns
 from runner.spans import Span, records_device
 from suite.arms import named_arm
-from suite.arrival_kinds import is_closed_loop, most_at_once
+from suite.arrival_kinds import is_closed_loop, most_at_once, settles
 from suite.arrivals import WorkloadArrivals, arrivals_for
-from suite.checks import cache_warnings
+from suite.cpu_use import CpuMeter
 from suite.environment import DeviceFacts, utc_text
 from suite.errors import SuiteError
+from suite.gpu_use import GpuWatch, watch_for
 from suite.logprob_check import check_logprobs
+from suite.memory_errors import OUT_OF_MEMORY, tells_out_of_memory
 from suite.metrics import NONE_COMPLETED, is_completed, run_metrics
 from suite.prediction import predicts_wrong
 from suite.profile.window import CaptureWindow
@@ -51,10 +53,13 @@ from suite.protocol import (
     unpack_case,
 )
 from suite.record import (
+    CpuUse,
     Failure,
+    GpuUse,
     LogprobVerdict,
     RequestRecord,
     RunRecord,
+    Settles,
     Status,
     StepListRecord,
     TokenVerdict,
@@ -189,12 +194,16 @@ def _check_hash(workload: Workload, opening: OpenCase) -> None:
 def _failure(error: Exception) -> Failure:
     """An exception as a value; a user's mistake needs no traceback."""
     if isinstance(error, DeviceError):
-        return Failure(kind="device", message=str(error), detail=error.traceback_text[-MAX_DETAIL:])
+        text = error.traceback_text[-MAX_DETAIL:]
+        is_memory = tells_out_of_memory(f"{error}\n{text}")
+        hint = " (as the system does where memory runs out)" if "(signal 9)" in str(error) else ""
+        return Failure(kind=OUT_OF_MEMORY if is_memory else "device", message=f"{error}{hint}", detail=text)
     if isinstance(error, (SuiteError, RunnerError)):
         return Failure(kind="refused", message=str(error))
     text = "".join(traceback.format_exception(error))
     message = f"{type(error).__name__}: {error}"
-    return Failure(kind="error", message=message, detail=text[-MAX_DETAIL:])
+    kind = OUT_OF_MEMORY if tells_out_of_memory(message) else "error"
+    return Failure(kind=kind, message=message, detail=text[-MAX_DETAIL:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +220,8 @@ class _Outcome:
     waits: tuple[str, ...]  # silent ones, where they were looked for
     decision: Decision | None
     failure: Failure | None
+    cpu: CpuUse | None
+    gpu: GpuUse | None
 
 
 class CaseRunner:
@@ -231,6 +242,7 @@ class CaseRunner:
         self._device = device
         self._oracle = oracle
         self._send = send
+        self._gpu = watch_for(opening.device)
         self._supplied: tuple[WorkloadRequest, ...] | None = None
         self._recorded: dict[str, tuple[RecordedSteps, Mapping[str, Check]]] = {}
         self._commands: dict[str, Mapping[str, str]] = {}  # of an arm, by kind of step
@@ -323,6 +335,8 @@ class CaseRunner:
         gc.collect()
         started_utc = utc_text(datetime.now(UTC))
         arrivals = self._arrivals(given, command)
+        self._gpu.start()
+        meter = CpuMeter()
         try:
             engine = Engine(
                 self._case.model_spec,
@@ -334,13 +348,14 @@ class CaseRunner:
                 command.turns,
             )
             recorder, states, decision = engine.recorder, engine.requests, engine.decision
-            reporter = _Reporter(recorder, len(given), self._send)
+            reporter = _Reporter(recorder, len(given), self._send, self._gpu)
             with self._windowed(command, recorder, instrument, reporter.poll) as poll:
                 arrivals.start(poll, partial(_ended_ns, engine))
                 engine.run(arrivals)
         except Exception as error:
             failure = _failure(error)
         duration_s = (now_ns() - arrivals.start_ns) / 1e9
+        cpu, gpu = meter.use(), self._gpu.use()
         return _Outcome(
             started_utc,
             duration_s,
@@ -352,6 +367,8 @@ class CaseRunner:
             self._waits(failure),
             decision,
             failure,
+            cpu,
+            gpu,
         )
 
     def _waits(self, failure: Failure | None) -> tuple[str, ...]:
@@ -453,6 +470,15 @@ class CaseRunner:
         is_limited = self._opening.is_timed and not is_closed_loop(arrivals)
         return most_at_once(arrivals) if is_limited else None
 
+    def _settles(self, num_requests: int) -> Settles | None:
+        arrivals = self._case.scenario.traffic.arrivals
+        return settles(arrivals, num_requests) if self._opening.is_timed else None
+
+    def _notes(self, command: RunArm, token_notes: Sequence[str]) -> tuple[str, ...]:
+        traced = [TRACED] if command.is_traced else []
+        unwatched = [self._gpu.note] if self._gpu.note else []
+        return (*self._workload.notes, *self._case.notes, *traced, *unwatched, *token_notes)
+
     def _store(self, run_id: str, outcome: _Outcome, requests: Sequence[RequestRecord]) -> None:
         if self._opening.folder is None:
             return
@@ -493,8 +519,8 @@ class CaseRunner:
             metrics=metrics,
             tokens=tokens,
             failure=failure,
-            notes=(*self._workload.notes, *([TRACED] if command.is_traced else []), *token_notes),
-            warnings=(*cache_warnings(metrics, self._workload.begins_alike), *outcome.waits),
+            notes=self._notes(command, token_notes),
+            warnings=outcome.waits,
             num_steps=len(outcome.steps),
             num_requests=len(requests),
             is_control=not named_arm(command.arm).is_right,
@@ -508,6 +534,10 @@ class CaseRunner:
             clock_uncertainty_ns=(
                 self._device.clock_uncertainty_ns if records_device(command.instrument) else None
             ),
+            settles=self._settles(len(requests)),
+            begins_alike=self._workload.begins_alike,
+            cpu=outcome.cpu,
+            gpu=outcome.gpu,
             scheduling=outcome.decision.scheduling if outcome.decision else None,
             scheduling_reason=outcome.decision.reason if outcome.decision else None,
         )
@@ -525,8 +555,9 @@ def _ended_ns(engine: Engine, request_id: str) -> int | None:
 class _Reporter:
     """Tells the suite how far a run is, at most twice a second: a line of 100 bytes on a pipe."""
 
-    def __init__(self, recorder: Recorder, num_requests: int, send: Send) -> None:
+    def __init__(self, recorder: Recorder, num_requests: int, send: Send, gpu: GpuWatch) -> None:
         self._recorder = recorder
+        self._gpu = gpu
         self._num_requests = num_requests
         self._send = send
         self._next_ns = now_ns() + PROGRESS_PERIOD_NS
@@ -535,6 +566,7 @@ class _Reporter:
         if time_ns < self._next_ns:
             return
         self._next_ns = time_ns + PROGRESS_PERIOD_NS
+        self._gpu.sample()
         self._send(
             Progress(
                 phase="run",
@@ -609,6 +641,8 @@ def _with_check(request: RequestRecord, check: Check | None) -> RequestRecord:
         num_tokens_wrong=check.num_wrong,
         num_tokens_tied=check.num_ties,
         first_wrong=check.first_wrong,
+        expected_from=check.shown_from if check.expected else None,
+        expected_ids=check.expected or None,
     )
 
 

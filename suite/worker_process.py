@@ -21,6 +21,7 @@ from typing import BinaryIO, Self
 import psutil
 
 from suite.child_environment import child_environment
+from suite.memory_errors import OUT_OF_MEMORY, num_killed_for_memory, tells_out_of_memory
 from suite.protocol import (
     Close,
     Finished,
@@ -73,6 +74,7 @@ class WorkerProcess:
 
     def __init__(self, command: Sequence[str], is_stopping: Callable[[], bool]) -> None:
         self._is_stopping = is_stopping
+        self._num_killed_before = num_killed_for_memory()
         self._stderr = _unnamed_file()
         self._buffer = b""
         self._process = subprocess.Popen(
@@ -172,7 +174,13 @@ class WorkerProcess:
                 message="the worker closed its output and did not end",
                 detail=self.stderr_tail(),
             )
-        return Failure(kind="worker died", message=_ending(code), detail=self.stderr_tail())
+        tail = self.stderr_tail()
+        is_killed = code == -signal.SIGKILL and num_killed_for_memory() != self._num_killed_before
+        if is_killed or tells_out_of_memory(tail):
+            why = "the system ended it, for memory had run out" if is_killed else "it ran out of memory"
+            return Failure(kind=OUT_OF_MEMORY, message=f"{_ending(code)}: {why}", detail=tail)
+        hint = " (as the system does where memory runs out)" if code == -signal.SIGKILL else ""
+        return Failure(kind="worker died", message=f"{_ending(code)}{hint}", detail=tail)
 
     def _timeout(self, deadline: Deadline) -> Failure:
         self.kill()
@@ -200,8 +208,7 @@ def _ending(code: int) -> str:
     if code >= 0:
         return f"the worker ended with exit code {code}"
     name = signal.Signals(-code).name if -code in signal.valid_signals() else f"signal {-code}"
-    hint = " (as the system does where memory runs out)" if -code == signal.SIGKILL else ""
-    return f"the worker was ended by {name}{hint}"
+    return f"the worker was ended by {name}"
 
 
 def _end_group(group: int) -> None:

@@ -111,8 +111,8 @@ LAYERS = (
         "kernels",
         under(
             "runner/kernels",
-            "attention attention_choice decode_inputs encoder geometry kvcache merge model noise program "
-            "sample sdpa_attention speculation sync_watch varlen_attention",
+            "attention attention_choice cpu_layers decode_inputs encoder geometry kvcache merge model noise "
+            "program sample sdpa_attention speculation sync_watch varlen_attention",
         ),
         libraries=("torch", "transformers"),
         own=(
@@ -163,15 +163,18 @@ LAYERS = (
             *under(
                 "suite", "amplification arrival_kinds bill cost image_demand lengths replay seeding slopes"
             ),
-            *under("suite", "trace_demand turns weighted"),
+            *under("suite", "answer_table trace_demand turns weighted"),
             *under("suite", "logprob_check prefix_demand prompt_drawing record sampling scenario"),
             *under("suite", "scenario_source schema store summary token_case torch_file traffic"),
-            *under("suite", "child_environment instrumented_runs kept_ceilings step_costs worker_process"),
-            *under("suite", "workload yaml_source"),
             *under(
                 "suite",
-                "comparison goodput pace vllm_requests",
+                "child_environment instrumented_runs kept_ceilings kept_span_costs step_costs worker_process",
             ),
+            *under("suite", "workload yaml_source"),
+            *under("suite", "comparison cpu_use goodput gpu_use pace resume vllm_requests"),
+            *under("suite/validity", "accounts machine nesting rounds rule schedule steadiness tokens"),
+            *under("suite", "compare_environments compare_folders compare_result compare_runs compare_table"),
+            *under("suite", "baseline baseline_run baseline_turns gate imported_metrics pytest_benchmark"),
             *under("suite", "attribution break_even"),
             *under("suite", "step_list step_list_check step_list_plan step_list_recorded"),
             *under("suite/traces", "azure_llm azure_lmm azure_lmm_rebased base block_lengths burstgpt"),
@@ -184,6 +187,13 @@ LAYERS = (
         own=(*FACTS, "runner.device.base", "suite"),
         not_own=("suite.oracle", "suite.worker"),
         never=(*HEAVY, *MACHINERY, "suite.oracle", "suite.worker"),
+    ),
+    Layer(
+        "files",
+        under("suite", "atomic_file folder_lock memory_errors"),
+        own=("suite.errors",),
+        loads=(),
+        never=("runner", *HEAVY),
     ),
     Layer(
         "captures",
@@ -221,11 +231,11 @@ LAYERS = (
     ),
     Layer(
         "span costs",
-        under("suite", "busy_time cost_tables idle_causes lane_pieces span_costs steady"),
+        under("suite", "busy_time cost_tables idle_causes lane_pieces lanes span_costs steady"),
         libraries=("numpy",),
         own=(
             *("runner.measure", "runner.spans", "suite.busy_time", "suite.errors", "suite.idle_causes"),
-            *("suite.lane_pieces", "suite.metrics", "suite.span_costs"),
+            *("suite.lane_pieces", "suite.metrics", "suite.span_costs", "suite.steady"),
         ),
         never=(*HEAVY, *MACHINERY, "runner.device", "suite.store", "suite.worker", "suite.oracle"),
         banned=("os", "pathlib", "io", "time", "datetime", "shutil", "tempfile", "glob", "subprocess"),
@@ -234,7 +244,10 @@ LAYERS = (
         "ceilings",
         under("suite", "ceilings ceiling_store"),
         libraries=("psutil", "pydantic"),
-        own=(*FACTS, "runner.spans", "suite.ceilings", "suite.command_costs", "suite.environment"),
+        own=(
+            *(*FACTS, "runner.spans", "suite.ceilings", "suite.command_costs", "suite.environment"),
+            "suite.atomic_file",
+        ),
         never=(*HEAVY, *MACHINERY, "runner.device", "suite.oracle", "suite.worker", "suite.micro"),
     ),
     Layer(
@@ -255,7 +268,7 @@ LAYERS = (
         libraries=("numpy", "torch"),
         own=(
             *(*PLANNING, "runner.spans", "runner.device", "runner.kernels.model", "runner.kernels.program"),
-            "runner.kernels.sync_watch",
+            *("runner.kernels.cpu_layers", "runner.kernels.sync_watch"),
             *("runner.weights", "suite.ceilings", "suite.ceiling_store", "suite.command_costs"),
             *("suite.environment", "suite.micro"),
         ),
@@ -295,15 +308,20 @@ LAYERS = (
         "report",
         under(
             "suite/report",
-            "answer attribution_tables bill_tables chart choice comparison_text comparisons data figures "
-            "page panels point prices samples scenario_panels span_figures span_tables tables wording",
+            "answer attribution_tables bill_figures bill_tables break_even_figures cases chart choice "
+            "compare_page comparison_text comparisons data figures markdown page panel_bill panel_pays "
+            "panel_requests panel_spans panel_timeline panel_tokens panel_uploads panels point prices "
+            "request_figures samples scenario_panels span_figures span_tables tables timeline_figures "
+            "token_figures token_tables upload_figures wording",
         ),
         libraries=("numpy", "pandas", "plotly", "jinja2", "markupsafe"),
         own=(
             *("runner.core", "runner.measure", "runner.spans", "suite.record", "suite.metrics"),
-            *("suite.checks", "suite.control", "suite.summary", "suite.report"),
-            *("suite.amplification", "suite.bill", "suite.ceilings", "suite.cost_tables", "suite.step_costs"),
+            *("suite.checks", "suite.control", "suite.summary", "suite.validity.rule", "suite.report"),
+            *("suite.amplification", "suite.bill", "suite.ceilings", "suite.cost_tables", "suite.lanes"),
+            "suite.step_costs",
             *("suite.attribution", "suite.break_even", "suite.comparison", "suite.ratios", "suite.verdict"),
+            *("suite.compare_result", "suite.compare_runs", "suite.gate"),
         ),
         never=(*HEAVY, *MACHINERY, "runner.device", "suite.store", "suite.worker", "suite.oracle"),
         banned=("os", "pathlib", "io", "time", "datetime", "shutil", "tempfile", "glob", "subprocess"),

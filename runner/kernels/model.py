@@ -1,4 +1,7 @@
-"""DeviceModel: an unmodified transformers model behind the few calls a step makes of it (torch)."""
+"""DeviceModel: a transformers model behind the few calls a step makes of it (torch).
+
+Its code and weights are unmodified; on a CPU some of its layers are replaced by equal ones (cpu_layers.py).
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import torch
 from transformers import AttentionInterface
 
 from runner.kernels.attention import ATTENTION_NAME, PagedStep, paged_attention
+from runner.kernels.cpu_layers import quicken, quickened_head
 from runner.kernels.encoder import normalise_pixels, to_patches
 from runner.models import ModelSpec
 from runner.weights import build_model
@@ -28,6 +32,10 @@ class DeviceModel:
         self._language_model.set_attn_implementation(ATTENTION_NAME)
         self._embedding: Any = model.get_input_embeddings()
         self._head: Any = model.lm_head
+        self._dtype = dtype
+        if device.type == "cpu" and dtype is torch.float32:
+            quicken(self._language_model)
+            self._head = quickened_head(self._head)
         self._softcap: float | None = getattr(self._language_model.config, "final_logit_softcapping", None)
 
     def lookup(self, ids: torch.Tensor) -> torch.Tensor:
@@ -43,7 +51,7 @@ class DeviceModel:
         vision = self._spec.vision
         assert vision is not None
         normalised = normalise_pixels(pixels[None], vision.channel_mean, vision.channel_std)
-        inputs = normalised.to(self._head.weight.dtype)
+        inputs = normalised.to(self._dtype)
         if not vision.patch_size:
             features = self._model.model.get_image_features(inputs)
             return cast(torch.Tensor, features.pooler_output[0])

@@ -17,6 +17,7 @@ from runner.commands import OUTPUT_READY, Record
 from runner.config import RunnerConfig
 from runner.core import usable_cores
 from runner.device.base import Device, open_device
+from runner.kernels.cpu_layers import PackedLinear, Product, can_pack, products, quicken
 from runner.models import ModelSpec
 from runner.weights import build_model
 from suite.ceilings import Ceilings, Point, Shape, linear_parameters
@@ -52,7 +53,8 @@ def measure_ceilings(machine: Machine, model: ModelSpec, tell: Callable[[str], N
     tell("ceilings: hand-off")
     handoff = _handoff(machine)
     tell(f"ceilings: matmul at the shapes of {model.name}")
-    linears = linear_layers(model, machine.device)
+    language_model = language_model_of(model, machine.device)
+    shapes = tuple(_shapes(machine, linear_layers(language_model)))
     return Ceilings(
         measured_utc=utc_text(datetime.now(UTC)),
         device=machine.kind,
@@ -70,8 +72,8 @@ def measure_ceilings(machine: Machine, model: ModelSpec, tell: Callable[[str], N
         handoff=handoff,
         launch=_launch(machine),
         event_floor=_event_floor(machine),
-        matmul=tuple(_passes(machine, linears)),
-        shapes=tuple(_shapes(machine, linears)),
+        matmul=tuple(_passes(machine, _products(language_model, machine.device))),
+        shapes=shapes,
     )
 
 
@@ -150,10 +152,13 @@ def _event_floor(machine: Machine) -> Point:
     return _from_estimate(0, estimate([machine.timer.time(()).elapsed_ns for _ in range(_NUM_SPANS)]), "warm")
 
 
-def linear_layers(model: ModelSpec, device: torch.device) -> list[Linear]:
-    """The linear layers of the model's layers, in the order in which a step runs them."""
+def language_model_of(model: ModelSpec, device: torch.device) -> Any:
     built: Any = build_model(model).to(device)
-    language_model = built.model.language_model if model.is_multimodal else built.model
+    return built.model.language_model if model.is_multimodal else built.model
+
+
+def linear_layers(language_model: Any) -> list[Linear]:
+    """The linear layers of the model's layers, in the order in which a step runs them."""
     return [
         Linear(module.weight, module.bias)
         for module in language_model.layers.modules()
@@ -161,14 +166,45 @@ def linear_layers(model: ModelSpec, device: torch.device) -> list[Linear]:
     ]
 
 
-def _passes(machine: Machine, linears: Sequence[Linear]) -> Iterator[Point]:
+class _Plain(NamedTuple):
+    """A layer as torch runs it."""
+
+    linear: Linear
+
+    @property
+    def inner(self) -> int:
+        return self.linear.weight.shape[1]
+
+    @property
+    def outer(self) -> int:
+        return self.linear.weight.shape[0]
+
+    def __call__(self, given: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.linear(given, self.linear.weight, self.linear.bias)
+
+
+def _products(language_model: Any, device: torch.device) -> list[Product]:
+    """The products of a step in the order in which the runner's own forward runs them there."""
+    if device.type != "cpu" or not can_pack():
+        return [_Plain(linear) for linear in linear_layers(language_model)]
+    quicken(language_model)
+    return list(products(language_model))
+
+
+def _product(linear: Linear) -> Product:
+    is_packed = linear.weight.device.type == "cpu" and can_pack()
+    return PackedLinear(linear.weight, linear.bias) if is_packed else _Plain(linear)
+
+
+def _passes(machine: Machine, found: Sequence[Product]) -> Iterator[Point]:
     """One call runs all layers, so that weights are as cold as a step finds them."""
     for tokens in TOKENS:
-        inputs = _inputs(machine, linears, tokens)
+        inputs = _inputs(machine, {product.inner for product in found}, tokens)
 
         def run_all(inputs: Mapping[int, torch.Tensor] = inputs) -> None:
-            for linear in linears:
-                torch.nn.functional.linear(inputs[linear.weight.shape[1]], linear.weight, linear.bias)
+            with torch.inference_mode():
+                for product in found:
+                    product(inputs[product.inner])
 
         yield _point(tokens, machine.measure([run_all]), "step")
 
@@ -179,15 +215,14 @@ def _shapes(machine: Machine, linears: Sequence[Linear]) -> Iterator[Shape]:
         outer, inner = linear.weight.shape
         by_shape[inner, outer].append(linear)
     for (inner, outer), members in by_shape.items():
-        points = []
+        points, found = [], [_product(item) for item in members]
         for tokens in TOKENS:
-            given = _inputs(machine, members, tokens)[inner]
-            calls = [partial(torch.nn.functional.linear, given, item.weight, item.bias) for item in members]
+            given = _inputs(machine, {inner}, tokens)[inner]
+            calls = [partial(product, given) for product in found]
             points.append(_point(tokens, machine.measure(calls), "step"))
         yield Shape(inner=inner, outer=outer, points=tuple(points))
 
 
-def _inputs(machine: Machine, linears: Sequence[Linear], tokens: int) -> dict[int, torch.Tensor]:
+def _inputs(machine: Machine, widths: set[int], tokens: int) -> dict[int, torch.Tensor]:
     """One input for each width, written by the last pass over it and so in the cache, as in a step."""
-    widths = {linear.weight.shape[1] for linear in linears}
     return {width: torch.ones(tokens, width, device=machine.device) for width in widths}

@@ -112,7 +112,7 @@ def measured_span_costs() -> dict[Level, SpanCost]:
     if findings.failure is not None:
         raise SuiteError(f"the cost of spans could not be measured: {findings.failure}")
     by_name = {(row.name, row.size): row for row in findings.rows}
-    return {level: _span_cost(level, by_name) for level in LEVELS[1:]}
+    return {level: span_cost(level, by_name) for level in LEVELS[1:]}
 
 
 def _measured_whole(order: Order) -> Findings:
@@ -122,7 +122,8 @@ def _measured_whole(order: Order) -> Findings:
     return findings
 
 
-def _span_cost(level: Level, rows: Mapping[tuple[str, str], Row]) -> SpanCost:
+def span_cost(level: Level, rows: Mapping[tuple[str, str], Row]) -> SpanCost:
+    """From the rows by name and level; a kind of span that this level does not record costs nothing."""
     kinds = ("host", "command", "read")
     found = (rows.get((f"span.{kind}", level)) for kind in kinds)
     return SpanCost(level, *(_NO_COST if row is None else _estimate(row) for row in found))

@@ -43,9 +43,11 @@ def spans_per_step(spans: Sequence[Span], steps: Sequence[StepRecord]) -> SpansP
 
 
 def instrument_share(cost: SpanCost, counted: SpansPerStep, step_ns: float) -> float:
-    """The share of a step of `step_ns` that its spans take, were none of it hidden.
+    """The share of a step of `step_ns` that its spans take, were none of it hidden."""
+    return instrument_ns(cost, counted) / step_ns
 
-    What the host and what the device pay is added up, though async hides the one behind the other.
-    """
+
+def instrument_ns(cost: SpanCost, counted: SpansPerStep) -> float:
+    """ns of a step that its spans take: what host and device pay, though async hides one behind the other."""
     of_commands = (cost.command.value + cost.read.value) * counted.command
-    return (cost.host.value * counted.host + of_commands) / step_ns
+    return cost.host.value * counted.host + of_commands

@@ -41,6 +41,11 @@ class CapturedRange:
     step_id: int | None = None
 
     @property
+    def is_reversed(self) -> bool:
+        """Whether it ends before it begins, as in a damaged capture."""
+        return self.end_ns is not None and self.end_ns < self.start_ns
+
+    @property
     def duration_ns(self) -> int | None:
         return None if self.end_ns is None else self.end_ns - self.start_ns
 
@@ -63,6 +68,10 @@ class DeviceWork:
     correlation_id: int | None
     num_bytes: int = 0
     range: CapturedRange | None = None
+
+    @property
+    def is_reversed(self) -> bool:
+        return self.end_ns < self.start_ns
 
     @property
     def duration_ns(self) -> int:
@@ -113,6 +122,12 @@ class Total:
     num_open: int
     total_ns: int
 
+    @property
+    def mean_ns(self) -> float | None:
+        """Of those with an end; None where there are none."""
+        num_closed = self.num_ranges - self.num_open
+        return self.total_ns / num_closed if num_closed else None
+
 
 def totals(ranges: Iterable[CapturedRange]) -> Mapping[str, Total]:
     """By name, in order of first start."""
@@ -138,6 +153,22 @@ def device_totals(work: Sequence[DeviceWork]) -> Mapping[str, tuple[int, int]]:
         counts[name] += 1
         times[name] += item.duration_ns
     return {name: (counts[name], times[name]) for name in counts}
+
+
+def without_reversed(
+    ranges: Sequence[CapturedRange], work: Sequence[tuple[DeviceWork, int | None]]
+) -> tuple[list[CapturedRange], list[tuple[DeviceWork, int | None]], list[str]]:
+    """What does not end before it begins, and in words what does: its times are no times."""
+    kept = [item for item in ranges if not item.is_reversed]
+    kept_work = [item for item in work if not item[0].is_reversed]
+    told = []
+    for count, noun in (
+        (len(ranges) - len(kept), "ranges"),
+        (len(work) - len(kept_work), "pieces of GPU work"),
+    ):
+        if count:
+            told.append(f"{count} {noun} end before they begin, and are left out: the capture is damaged")
+    return kept, kept_work, told
 
 
 def what_is_absent(ranges: Sequence[CapturedRange], work: Sequence[DeviceWork], is_gpu: bool) -> list[str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.spans import Span
+from suite.checks import check_runs
 from suite.errors import SuiteError
 from suite.plan import Options
 from suite.profile.capture import Capture, Tool
@@ -25,6 +26,7 @@ from suite.profile.wording import (
     range_lines,
 )
 from suite.progress import make_progress_console
+from suite.pytest_benchmark import storage_document
 from suite.record import RunRecord
 from suite.store import TRACE, LoadedRun, load_run, to_json, write_file
 
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from suite.commands import Screen
 
 EXIT_FINE = 0
+EXIT_UNMATCHED = 1
+ROUNDS = "pytest-benchmark.json"
 
 
 def profile(
@@ -49,26 +53,21 @@ def profile(
             tell(f"warning: {warning}")
         tell(f"{plan.cases[0].title}, arm {arm}: under nsys")
         profiled = run_under_nsys(scenario, plan, arm, output_dir)
-    _show(profiled.capture, load_run(profiled.run_dir), screen, profiled)
-    return EXIT_FINE
+    return _show(profiled.capture, load_run(profiled.run_dir), screen, profiled)
 
 
 def import_capture(file: Path, run_dir: Path | None, screen: Screen) -> int:
-    """Show what a capture holds; beside the spans of a run where one is given."""
+    """Show what a capture holds; beside the spans of a run where one is given: 1 where none of them match."""
     loaded = None if run_dir is None else load_run(run_dir)
     if loaded is not None:
         _recorded(loaded)  # before the file is read, which may take long
-    _show(read_capture(file), loaded, screen)
-    return EXIT_FINE
+    return _show(read_capture(file), loaded, screen)
 
 
 def export(run_dir: Path, output: Path | None, screen: Screen) -> int:
-    """Write a run's steps and spans as a trace for Perfetto."""
+    """Write a run's steps and spans as a trace for Perfetto. A damaged file costs its own run only."""
     loaded = load_run(run_dir)
-    runs = [
-        TracedRun(_title(run, loaded), loaded.step_records(run.run_id), loaded.spans(run.run_id))
-        for run in _shown_runs(loaded)
-    ]
+    runs, left_out = _traced_runs(loaded)
     document = trace_document(runs)
     path = write_file(output or run_dir / TRACE, to_json(document) + b"\n")
     facts = {
@@ -76,21 +75,65 @@ def export(run_dir: Path, output: Path | None, screen: Screen) -> int:
         "runs": [run.title for run in runs],
         "num_steps": sum(len(run.steps) for run in runs),
         "num_spans": sum(len(run.spans) for run in runs),
+        "left_out": left_out,
     }
     lines = [f"  {run.title}: {len(run.steps)} steps, {len(run.spans)} spans" for run in runs]
+    lines += [f"warning: {text}" for text in left_out]
     screen.show([*lines, f"trace: {path} (open it at ui.perfetto.dev, or in chrome://tracing)"], facts)
     return EXIT_FINE
 
 
-def _shown_runs(loaded: LoadedRun) -> list[RunRecord]:
-    """Those with spans; where there are none, the last measured run of each arm and case."""
-    completed = [run for run in loaded.runs if run.num_steps]
-    found = [run for run in completed if loaded.spans(run.run_id)]
+def export_rounds(run_dir: Path, output: Path | None, screen: Screen) -> int:
+    """Write the rounds of a run as pytest-benchmark's storage. SuiteError where none has a value."""
+    loaded = load_run(run_dir)
+    findings = check_runs(loaded.runs, loaded.request_records, loaded.step_records)
+    document, left_out = storage_document(loaded.runs, findings, loaded.environment)
+    rows = document["benchmarks"]
+    assert isinstance(rows, list)
+    if not rows:
+        why = "".join(f"; {text}" for text in left_out)
+        raise SuiteError(f"{run_dir}: no round of it has any figure; there is nothing to export{why}")
+    path = write_file(output or run_dir / ROUNDS, to_json(document, indent=1) + b"\n")
+    lines = [f"left out: {text}" for text in left_out]
+    told = f"{len(rows)} rows: {path} (pytest-benchmark compare {path})"
+    screen.show([*lines, told], {"file": str(path), "num_rows": len(rows), "left_out": left_out})
+    return EXIT_FINE
+
+
+def _traced_runs(loaded: LoadedRun) -> tuple[list[TracedRun], list[str]]:
+    """Runs with spans; where there are none, the last measured run of each arm and case. SuiteError for none.
+
+    And what of it is damaged and so left out.
+    """
+    spans, left_out = _readable_spans(loaded)
+    found = [run for run in loaded.runs if run.num_steps and spans.get(run.run_id)]
     if not found:
-        found = list({(run.case_id, run.arm): run for run in completed if run.is_measured}.values())
-    if not found:
-        raise SuiteError(f"{loaded.path}: no run of it has any steps; there is nothing to export")
-    return found
+        measured = [run for run in loaded.runs if run.num_steps and run.is_measured]
+        found = list({(run.case_id, run.arm): run for run in measured}.values())
+    traced = []
+    for run in found:
+        try:
+            steps = loaded.step_records(run.run_id)
+        except SuiteError as error:
+            left_out.append(f"the run {run.run_id} is left out: {error}")
+            continue
+        traced.append(TracedRun(_title(run, loaded), steps, spans.get(run.run_id, [])))
+    if not traced:
+        why = "".join(f"; {text}" for text in left_out)
+        raise SuiteError(f"{loaded.path}: no run of it has any steps; there is nothing to export{why}")
+    return traced, left_out
+
+
+def _readable_spans(loaded: LoadedRun) -> tuple[dict[str, list[Span]], list[str]]:
+    """The spans of every run, by its id, and what is wrong with those files that cannot be read."""
+    spans: dict[str, list[Span]] = {}
+    faults = []
+    for run in loaded.runs:
+        try:
+            spans[run.run_id] = loaded.spans(run.run_id)
+        except SuiteError as error:
+            faults.append(f"the spans of {run.run_id} are left out: {error}")
+    return spans, faults
 
 
 def _title(run: RunRecord, loaded: LoadedRun) -> str:
@@ -98,26 +141,32 @@ def _title(run: RunRecord, loaded: LoadedRun) -> str:
     return run.arm if is_only_case else f"{run.scenario} [{run.case_label}] {run.arm}"
 
 
-def _recorded(loaded: LoadedRun) -> list[Span]:
-    """The spans of every run that has any. SuiteError where none has."""
-    spans = [span for run in loaded.runs for span in loaded.spans(run.run_id)]
+def _recorded(loaded: LoadedRun) -> tuple[list[Span], list[str]]:
+    """The spans of every run that has any, and what is damaged. SuiteError where none has."""
+    found, faults = _readable_spans(loaded)
+    spans = [span for of_run in found.values() for span in of_run]
     if not spans:
+        why = "".join(f"; {text}" for text in faults)
         raise SuiteError(
-            f"{loaded.path}: its runs recorded no spans; run with --instrument host or --instrument events"
+            f"{loaded.path}: its runs recorded no spans; run with --instrument host or --instrument "
+            f"events{why}"
         )
-    return spans
+    return spans, faults
 
 
 def _show(
     capture: Capture, loaded: LoadedRun | None, screen: Screen, profiled: Profiled | None = None
-) -> None:
+) -> int:
+    """Everything there is to say; EXIT_UNMATCHED where a run was given and the capture is none of it."""
+    code = EXIT_FINE
     lines = capture_lines(capture)
     document = capture_document(capture)
     if profiled is not None:
         document |= {"run": str(profiled.run_dir), "file": str(profiled.file)}
     own = None
     if loaded is not None:
-        spans = _recorded(loaded)
+        spans, faults = _recorded(loaded)
+        lines += [f"warning: {text}" for text in faults]
         is_window = capture.tool == "nsys" and loaded.invocation.get("window") is True
         if is_window:
             lines.append(f"  a window of {len(capture.steps)} steps; of its first and last a part only")
@@ -125,6 +174,7 @@ def _show(
         own = span_totals(spans)
         lines += ["", *comparison_lines(comparison, capture.tool == "torch")]
         document["comparison"] = comparison_document(comparison)
+        code = EXIT_FINE if comparison.is_matched or capture.vllm else EXIT_UNMATCHED
     elif capture.ranges:
         lines += ["", *range_lines(capture)]
     if capture.vllm:
@@ -134,3 +184,4 @@ def _show(
     if profiled is not None:
         lines += ["", f"run: {profiled.run_dir}", f"capture: {profiled.file}"]
     screen.show(lines, document)
+    return code

@@ -13,7 +13,11 @@ from suite.profile.scopes import covers, our_spans
 
 TOLERANCE_RATIO = 0.05
 TOLERANCE_NS_A_RANGE = 2000
-Verdict = Literal["equal", "differs", "count differs", "not captured", "not recorded"]
+Verdict = Literal["equal", "differs", "count differs", "open ranges", "not captured", "not recorded"]
+
+APART_RATIO = 0.25
+APART_NS = 100_000
+MIN_PAIRS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +31,15 @@ class Compared:
 
     @property
     def difference_ns_a_range(self) -> float | None:
-        """By how much a range of the capture is longer than ours; None where the numbers differ or are 0."""
-        if self.ours.num_ranges != self.captured.num_ranges or not self.ours.num_ranges:
+        """By how much a range of the capture is longer than ours.
+
+        None where the numbers differ or are 0, or where a range has no end: how long it is nobody knows.
+        """
+        ours, captured = self.ours.mean_ns, self.captured.mean_ns
+        is_open = self.ours.num_open or self.captured.num_open
+        if self.ours.num_ranges != self.captured.num_ranges or is_open or ours is None or captured is None:
             return None
-        return (self.captured.total_ns - self.ours.total_ns) / self.ours.num_ranges
+        return captured - ours
 
     @property
     def verdict(self) -> Verdict:
@@ -39,18 +48,36 @@ class Compared:
             return "not captured"
         if not self.ours.num_ranges:
             return "not recorded"
-        difference = self.difference_ns_a_range
-        if difference is None:
+        if self.ours.num_ranges != self.captured.num_ranges:
             return "count differs"
-        allowed = max(TOLERANCE_RATIO * self.ours.total_ns / self.ours.num_ranges, TOLERANCE_NS_A_RANGE)
+        difference, mean = self.difference_ns_a_range, self.ours.mean_ns
+        if difference is None or mean is None:
+            return "open ranges"
+        allowed = max(TOLERANCE_RATIO * mean, TOLERANCE_NS_A_RANGE)
         return "equal" if abs(difference) <= allowed else "differs"
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
+    """`num_pairs`: spans and ranges of one name and step that can be told from all others; `num_apart` of
+    them are so different in length that they are not of one run.
+    """
+
     rows: tuple[Compared, ...]
     num_steps_ours: int
     num_steps_captured: int
+    num_pairs: int = 0
+    num_apart: int = 0
+
+    @property
+    def is_matched(self) -> bool:
+        """Whether anything of the capture is in the records as well."""
+        return any(row.ours.num_ranges and row.captured.num_ranges for row in self.rows)
+
+    @property
+    def is_of_another_run(self) -> bool:
+        """Whether most of what should be equally long is not, as where the same work was done twice."""
+        return self.num_pairs >= MIN_PAIRS and 2 * self.num_apart > self.num_pairs
 
     @property
     def is_equal(self) -> bool:
@@ -87,6 +114,7 @@ def compare(spans: Sequence[Span], capture: Capture, is_window: bool = False) ->
     lanes = {span.name: span.lane for span in spans}
     nothing = Total(0, 0, 0)
     names = dict.fromkeys((*ours, *captured))
+    pairs = _pairs(spans, own)
     return Comparison(
         tuple(
             Compared(name, lanes.get(name), ours.get(name, nothing), captured.get(name, nothing))
@@ -95,7 +123,31 @@ def compare(spans: Sequence[Span], capture: Capture, is_window: bool = False) ->
         ),
         num_steps_ours=num_steps,
         num_steps_captured=sum(item.is_step for item in own),
+        num_pairs=len(pairs),
+        num_apart=sum(abs(theirs - mine) > max(APART_RATIO * mine, APART_NS) for mine, theirs in pairs),
     )
+
+
+def _pairs(spans: Sequence[Span], own: Sequence[CapturedRange]) -> list[tuple[int, int]]:
+    """How long (ns) a span is by our records and by the capture, where both have its name once in its step.
+
+    Those that are too short to be apart are left out.
+    """
+    ours, captured = _lengths(map(_as_range, spans)), _lengths(own)
+    both = (
+        (ours[key][0], captured[key][0])
+        for key in ours.keys() & captured.keys()
+        if len(ours[key]) == len(captured[key]) == 1
+    )
+    return [pair for pair in both if max(pair) > APART_NS]
+
+
+def _lengths(ranges: Iterable[CapturedRange]) -> dict[tuple[str, int | None], list[int]]:
+    found: dict[tuple[str, int | None], list[int]] = {}
+    for item in ranges:
+        if item.duration_ns is not None:
+            found.setdefault((item.name, item.step_id), []).append(item.duration_ns)
+    return found
 
 
 def _inner_steps(capture: Capture) -> frozenset[int]:

@@ -14,7 +14,14 @@ from urllib.parse import quote
 
 from suite.errors import SuiteError
 from suite.profile.attribution import Launch, attribute
-from suite.profile.capture import Capture, CapturedProcess, CapturedRange, DeviceWork, what_is_absent
+from suite.profile.capture import (
+    Capture,
+    CapturedProcess,
+    CapturedRange,
+    DeviceWork,
+    what_is_absent,
+    without_reversed,
+)
 from suite.yaml_source import path_errors, show
 
 _PUSH_POP = (59, 70)  # 70 and 71: the same, imported from a text file
@@ -68,15 +75,17 @@ class _Export:
         self._strings = {row["id"]: row["value"] for row in self._rows("StringIds", ("id", "value"))}
 
     def capture(self) -> Capture:
-        ranges = tuple(sorted(self._ranges(), key=lambda item: item.start_ns))
-        work = attribute(list(self._work()), self._launches(), ranges)
+        found = sorted(self._ranges(), key=lambda item: item.start_ns)
+        kept, kept_work, reversed_ones = without_reversed(found, list(self._work()))
+        ranges = tuple(kept)
+        work = attribute(kept_work, self._launches(), ranges)
         return Capture(
             tool="nsys",
             tool_version=self._version(),
             processes=self._processes(ranges),
             ranges=ranges,
             work=work,
-            absent=tuple(what_is_absent(ranges, work, bool(work))),
+            absent=(*reversed_ones, *what_is_absent(ranges, work, bool(work))),
         )
 
     # ---- ranges

@@ -50,7 +50,7 @@ class Profiled:
 
 def plan_profile(scenario: Path, arm: str | None, options: Options) -> tuple[Plan, str]:
     """The plan and the arm: one case, one arm. SuiteError as for a run, and where there are more cases."""
-    plan = make_plan([scenario], replace(options, arms=None if arm is None else (arm,)))
+    plan = make_plan([scenario], replace(options, arms=None if arm is None else (arm,), arms_option="--arm"))
     for name, reason in plan.skipped:
         raise SuiteError(f"{scenario}: {name} cannot be run here: {reason}")
     if len(plan.cases) != 1:

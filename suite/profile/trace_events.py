@@ -20,6 +20,7 @@ from suite.profile.capture import (
     CapturedRange,
     DeviceWork,
     what_is_absent,
+    without_reversed,
 )
 from suite.yaml_source import path_errors
 
@@ -64,10 +65,11 @@ def read_document(path: Path) -> dict[str, Any]:
 def capture_of(document: Mapping[str, Any]) -> Capture:
     """Events that lack what they need are left out, as viewers do."""
     events = [event for event in document["traceEvents"] if isinstance(event, dict)]
-    ranges = _with_steps(sorted(_ranges(events), key=lambda item: (item.start_ns, -(item.end_ns or 0))))
+    kept, kept_work, reversed_ones = without_reversed(list(_ranges(events)), list(_work(events)))
+    ranges = _with_steps(sorted(kept, key=lambda item: (item.start_ns, -(item.end_ns or 0))))
     pids = {item.pid for item in ranges}
-    work = attribute(list(_work(events)), _launches(events), ranges)
-    absent = what_is_absent(ranges, work, bool(work))
+    work = attribute(kept_work, _launches(events), ranges)
+    absent = [*reversed_ones, *what_is_absent(ranges, work, bool(work))]
     if not events:
         absent.insert(0, "no events at all: the trace is empty")
     if "distributedInfo" not in document:

@@ -35,7 +35,7 @@ def range_lines(capture: Capture) -> list[str]:
     """A row a name, of all ranges."""
     device = device_totals(capture.work)
     rows = [
-        [name, str(total.num_ranges), _ms(total.total_ns), *_device_cells(device, name)]
+        [name, _count(total), _total(total), *_device_cells(device, name)]
         for name, total in totals(capture.ranges).items()
     ]
     outside = device.get("")
@@ -58,8 +58,8 @@ def comparison_lines(comparison: Comparison, is_torch: bool = False) -> list[str
             row.name,
             row.lane or NOTHING,
             *_counts(row),
-            _ms(row.ours.total_ns) if row.ours.num_ranges else NOTHING,
-            _ms(row.captured.total_ns) if row.captured.num_ranges else NOTHING,
+            _total(row.ours),
+            _total(row.captured),
             NOTHING if row.difference_ns_a_range is None else f"{row.difference_ns_a_range / 1e3:+.2f}",
             row.verdict,
         ]
@@ -70,12 +70,37 @@ def comparison_lines(comparison: Comparison, is_torch: bool = False) -> list[str
         *([FORKSERVER] if comparison.lacks_device_process else []),
         *(["torch's ranges hold their own cost, which is what is longer here"] if is_torch else []),
         f"steps: {comparison.num_steps_ours} recorded, {comparison.num_steps_captured} captured",
+        *match_warnings(comparison),
         "us a range: by how much a captured range is longer than ours; equal: within 5 % or 2 us a range",
     ]
 
 
+def match_warnings(comparison: Comparison) -> list[str]:
+    """What speaks against the capture being one of this run."""
+    if not comparison.is_matched:
+        return ["warning: nothing of the capture is in the records of this run: it is not a capture of it"]
+    warnings = []
+    if comparison.num_steps_captured and comparison.num_steps_ours != comparison.num_steps_captured:
+        warnings.append("warning: the steps are not as many: it is a capture of a part, or of another run")
+    if comparison.is_of_another_run:
+        warnings.append(
+            f"warning: {comparison.num_apart} of {comparison.num_pairs} spans of one name and step differ by "
+            "more than a quarter: it looks like a capture of another run"
+        )
+    return warnings
+
+
 def _counts(row: Compared) -> tuple[str, str]:
-    return str(row.ours.num_ranges), str(row.captured.num_ranges)
+    return _count(row.ours), _count(row.captured)
+
+
+def _count(total: Total) -> str:
+    return f"{total.num_ranges} ({total.num_open} open)" if total.num_open else str(total.num_ranges)
+
+
+def _total(total: Total) -> str:
+    """Nothing where no range has an end: its time is not 0."""
+    return NOTHING if total.mean_ns is None else _ms(total.total_ns)
 
 
 def beside_lines(rows: Sequence[ScopeBeside]) -> list[str]:
@@ -96,8 +121,7 @@ def beside_lines(rows: Sequence[ScopeBeside]) -> list[str]:
 
 
 def _us_each(total: Total) -> str:
-    closed = total.num_ranges - total.num_open
-    return f"{total.total_ns / closed / 1e3:.1f}" if closed else NOTHING
+    return NOTHING if total.mean_ns is None else f"{total.mean_ns / 1e3:.1f}"
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], num_left: int = 1) -> list[str]:
@@ -145,7 +169,8 @@ def capture_document(capture: Capture) -> dict[str, object]:
 
 
 def _total_document(total: Total) -> dict[str, object]:
-    return {"n": total.num_ranges, "num_open": total.num_open, "total_ns": total.total_ns}
+    total_ns = None if total.mean_ns is None else total.total_ns
+    return {"n": total.num_ranges, "num_open": total.num_open, "total_ns": total_ns}
 
 
 def _device_document(found: tuple[int, int] | None) -> dict[str, object]:
@@ -156,6 +181,7 @@ def comparison_document(comparison: Comparison) -> dict[str, object]:
     return {
         "is_equal": comparison.is_equal,
         "lacks_device_process": comparison.lacks_device_process,
+        "warnings": match_warnings(comparison),
         "num_steps": {"ours": comparison.num_steps_ours, "capture": comparison.num_steps_captured},
         "spans": [
             {

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from suite.attribution import Line as Attributed
 from suite.break_even import Cell as BreakEven
 from suite.ratios import Ratio
 from suite.report.comparison_text import METRIC_WORDS, change_text, interval_text, size_text
 from suite.report.data import ScenarioData
+from suite.report.panels import Detail, Panel
 from suite.report.tables import Cell, Line, Mark, Table, text
 from suite.report.wording import sample_count, undefined
 from suite.verdict import Word
@@ -32,6 +34,7 @@ _NOTE = (
     "with Student's interval. Where both arms queue the same commands no ratio is given. The price of "
     "disabling async is the product of the three lines below it."
 )
+MAX_CELLS = 40
 _BREAK_EVEN_COLUMNS = ("Case", "Async arm", "Sync twin", "Metric", "Verdict", "Change", "95 % interval")
 
 
@@ -59,6 +62,17 @@ def break_even(scenario: ScenarioData) -> Table:
     )
 
 
+def attached(panels: Sequence[Panel], scenario: ScenarioData) -> tuple[Panel, ...]:
+    """The panels with these tables folded away in the two that they are the figures of."""
+    tables = {"panel-bill": table(scenario), "panel-pays": break_even(scenario)}
+    return tuple(
+        replace(panel, details=(*panel.details, Detail(found.caption, tables=(found,))), reason="")
+        if (found := tables.get(panel.id)) is not None and found.rows
+        else panel
+        for panel in panels
+    )
+
+
 def lines(attributed: Sequence[Attributed]) -> list[str]:
     """For the terminal: a block for each case, a line for each that has something to say."""
     found: list[str] = []
@@ -74,8 +88,37 @@ def lines(attributed: Sequence[Attributed]) -> list[str]:
             ).rstrip()
             for row in rows
         ]
-        found += sorted({f"not told: {one.name}: {one.reason}" for one in of_case if not _is_told(one)})
+        notes = dict.fromkeys(f"note: {one.note}" for one in of_case if one.note and one.ratio is not None)
+        found += [
+            *notes,
+            *sorted({f"not told: {one.name}: {one.reason}" for one in of_case if not _is_told(one)}),
+        ]
     return found
+
+
+def break_even_lines(cells: Sequence[BreakEven]) -> list[str]:
+    """For the terminal: a line for each cell of the sweeps, the first MAX_CELLS of many."""
+    if not cells:
+        return []
+    rows = [_cell_text(cell) for cell in cells[:MAX_CELLS]]
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    more = len(cells) - len(rows)
+    return [
+        "",
+        "break-even: async arms over their sync twins",
+        *("  ".join([*map(str.ljust, row[:3], widths), row[3]]) for row in rows),
+        *([f"  and {more} more: see summary.json or the page"] if more else []),
+    ]
+
+
+def _cell_text(cell: BreakEven) -> tuple[str, str, str, str]:
+    ratio, told = cell.ratio, cell.verdict.value
+    if ratio.mean_log is not None and ratio.interval is not None:
+        told = f"{change_text(ratio.mean_log)}  {interval_text(ratio.interval)}  {told}"
+    elif cell.reason:
+        told = f"{told} ({cell.reason})"
+    metric = METRIC_WORDS.get(cell.metric, cell.metric)
+    return f"  {cell.case_label}", f"{cell.over} / {cell.under}", metric, told
 
 
 def _is_told(one: Attributed) -> bool:

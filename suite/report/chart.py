@@ -23,6 +23,7 @@ LIGHT = ("#0072b2", "#c14f00", "#00805c", "#a8508a", "#8a6a00", "#4d4d4d")
 DARK = ("#56b4e9", "#ff8c42", "#2fcf9f", "#e79cc8", "#f0e442", "#d8d8d8")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 SYMBOLS = ("circle-open", "square-open", "diamond-open", "triangle-up-open", "cross-open", "x-open")
+PATTERNS = ("", "/", ".", "x", "-", "|")  # of filled areas
 MAX_SERIES = len(LIGHT)  # in one chart; more lines than that cannot be told apart
 
 
@@ -53,11 +54,11 @@ def wrap(text: str, width: int = 26, max_lines: int = 3) -> str:
     return "<br>".join(escape(line) for line in lines)
 
 
-def distinct(names: Sequence[str]) -> list[str]:
+def distinct(names: Sequence[str], width: int = 26) -> list[str]:
     """Names as an axis needs them: wrapped, and numbered where two would look the same."""
     keys: list[str] = []
     for name in names:
-        key = wrap(name)
+        key = wrap(name, width)
         keys.append(key if key not in keys else f"{key} ({len(keys) + 1})")
     return keys
 
@@ -72,17 +73,65 @@ def categories(keys: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def log_axis(title: str, tickformat: str, low: float, high: float) -> dict[str, Any]:
+def log_axis(title: str, tickformat: str, low: float, high: float, is_narrow: bool = False) -> dict[str, Any]:
     """Logarithmic, for values from `low` to `high`, both positive; every tick says its whole number.
 
     Ticks at 1, 2 and 5, or at powers of ten where those would be many: plotly's own choice, all nine digits
-    of a power of ten, runs together.
+    of a power of ten, runs together. `is_narrow`: beside long names, there is room for few.
     """
     axis = {"title": {"text": f"{title}, logarithmic"}, "type": "log", "tickformat": tickformat}
     decades = math.log10(high / low)
     if decades < 1:
         return axis
-    return axis | {"dtick": "D2" if decades <= _MAX_DECADES_OF_THREE else 1}
+    most = _MAX_DECADES_OF_THREE / 2 if is_narrow else _MAX_DECADES_OF_THREE
+    return axis | {"dtick": "D2" if decades <= most else 1}
+
+
+def filled(index: int) -> dict[str, Any]:
+    """The marker of bars: a colour, and a pattern that says the same again."""
+    colour = LIGHT[index % len(LIGHT)]
+    shape = PATTERNS[index % len(PATTERNS)]
+    return {
+        "color": colour,
+        "pattern": {"shape": shape, "size": 6, "solidity": 0.4},
+        "line": {"color": colour, "width": 1},
+    }
+
+
+def mark(index: int, size: int = 10) -> dict[str, Any]:
+    """The marker of points: a colour, and a symbol that says the same again."""
+    return {
+        "symbol": SYMBOLS[index % len(SYMBOLS)],
+        "size": size,
+        "color": LIGHT[index % len(LIGHT)],
+        "line": {"width": 2},
+    }
+
+
+def time_unit(largest_us: float) -> tuple[str, float]:
+    """Unit and factor in which times of up to so many µs are read most easily."""
+    return ("ms", 1e-3) if largest_us >= 1000 else ("µs", 1.0)
+
+
+def spread_evenly(count: int, most: int) -> list[int]:
+    """Indices of `count` items, or of `most` of them, evenly spread with both ends kept."""
+    if count <= most:
+        return list(range(count))
+    return sorted({round(place) for place in np.linspace(0, count - 1, max(1, most))})
+
+
+def three_digits(value: float) -> str:
+    """Three significant digits at least, and never an exponent: 1,234 · 123 · 12.3 · 1.23 · 0.123."""
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    if abs(value) >= 10:
+        return f"{value:.1f}"
+    return f"{value:.2f}" if abs(value) >= 1 else f"{value:.3f}"
+
+
+def height_of(keys: Sequence[str], row: int, around: int = 110) -> int:
+    """Of a chart with a line for each name: high enough for names that are wrapped."""
+    return around + len(keys) * max([row, *(17 * (1 + key.count("<br>")) + 2 for key in keys)])
 
 
 def rounded(values: Values) -> list[float]:

@@ -41,15 +41,16 @@ def sentence(one: Comparison, names_case: bool) -> str:
     where = f"{one.case_label}: " if names_case else ""
     word = one.verdict.word
     if one.ratio.mean_log is None or one.ratio.interval is None:
-        seen = ""
+        change = ""
     else:
-        seen = f"{metric} {change_text(one.ratio.mean_log)} ({_evidence(one, one.ratio.interval)})"
+        change = f"{change_text(one.ratio.mean_log)} ({_evidence(one, one.ratio.interval)})"
+    seen = f"{metric} {change}"
     if word in (Word.FASTER, Word.SLOWER):
         return f"{where}{one.arm} is {word.value} than {one.reference}: {seen}."
     if word is Word.EQUAL:
         return f"{where}{one.arm} and {one.reference} are equal within the noise floor: {seen}."
-    doubt = f"{where}Whether {one.arm} is faster or slower than {one.reference} one cannot tell"
-    return f"{doubt}: {one.verdict.reason}{f'; {seen}' if seen else ''}."
+    doubt = f"{where}Whether {one.arm} is faster or slower than {one.reference} in {metric} one cannot tell"
+    return f"{doubt}: {one.verdict.reason}{f'; {change}' if change else ''}."
 
 
 def _evidence(one: Comparison, interval: Interval) -> str:

@@ -18,10 +18,11 @@ from suite.bill import ArmBill
 from suite.break_even import Cell
 from suite.comparison import Comparison
 from suite.control import control_verdict
-from suite.metrics import CACHING_OFF, DEFINITIONS, SPECULATION_OFF, Definition
+from suite.metrics import CACHING_OFF, DEFINITIONS, SPECULATION_OFF, Definition, is_timed
 from suite.record import Failure, Metric, RunRecord, Status
 from suite.report.samples import with_latencies, with_step_times
 from suite.step_costs import ArmKey, StepCosts, of_arm
+from suite.validity.rule import Finding, invalid_runs
 
 
 class LoadedRun(Protocol):
@@ -45,17 +46,6 @@ class LoadedRun(Protocol):
     def is_interrupted(self) -> bool: ...
     def steps(self, run_id: str) -> pd.DataFrame: ...
     def requests(self, run_id: str) -> pd.DataFrame: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """A validity rule that a run broke, what was seen, and what to do about it (`suite.checks`)."""
-
-    run_id: str
-    rule: str
-    message: str
-    remedy: str
-    is_timing: bool = False  # doubts the times, not the tokens or the accounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +96,21 @@ class Series:
     def num_instrumented(self) -> int:
         return sum(record.is_instrumented for record in self.records)
 
+    @property
+    def valid_runs(self) -> tuple[MeasuredRun, ...]:
+        """Those whose times may enter a figure."""
+        invalid = invalid_runs(self.findings)
+        return tuple(run for run in self.runs if run.record.run_id not in invalid)
+
+    @property
+    def invalid_runs(self) -> tuple[MeasuredRun, ...]:
+        invalid = invalid_runs(self.findings)
+        return tuple(run for run in self.runs if run.record.run_id in invalid)
+
     def metrics(self, name: str) -> list[Metric]:
-        """This metric of every measured round that recorded it, defined or not."""
-        return [run.record.metrics[name] for run in self.runs if name in run.record.metrics]
+        """This metric of every measured round that recorded it, defined or not; a time of the valid ones."""
+        runs = self.valid_runs if is_timed(name) else self.runs
+        return [run.record.metrics[name] for run in runs if name in run.record.metrics]
 
     def values(self, name: str) -> list[float]:
         """The defined values of a metric, one for each round that has one."""
@@ -143,6 +145,8 @@ class Series:
             return "no round was measured"  # a folder of `suite cost` has none
         if not self.runs:
             return f"no run completed ({self.num_failed} failed, {self.num_interrupted} interrupted)"
+        if is_timed(name) and not self.valid_runs:
+            return f"every round is INVALID: {', '.join(dict.fromkeys(one.rule for one in self.findings))}"
         reasons = {metric.reason for metric in self.metrics(name) if metric.reason}
         return "; ".join(sorted(reasons)) or "not in these result files"
 

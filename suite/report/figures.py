@@ -72,7 +72,7 @@ def throughput(series: Sequence[Series], name: str = "output_throughput") -> Cha
     arms = list(dict.fromkeys(one.arm for one in shown))
     for index, arm in enumerate(arms):
         chosen = [(key, one) for key, one in zip(keys, shown, strict=True) if one.arm == arm]
-        figure.add_trace(_rounds(chosen, name, index))
+        figure.add_trace(_rounds(chosen, name, index, len(arms) <= MAX_SERIES))
     figure.add_trace(
         go.Scatter(
             x=[median(one.values(name)) for one in shown],
@@ -85,6 +85,9 @@ def throughput(series: Sequence[Series], name: str = "output_throughput") -> Cha
         )
     )
     rounds = sorted({len(one.values(name)) for one in shown})
+    doubted = [(key, run) for key, one in zip(keys, shown, strict=True) for run in one.invalid_runs]
+    if doubted:
+        figure.add_trace(_invalid_rounds(doubted, name))
     figure.update_layout(
         height=100 + 54 * len(shown),
         xaxis=_rate_axis([value for one in shown for value in one.values(name)]),
@@ -94,8 +97,28 @@ def throughput(series: Sequence[Series], name: str = "output_throughput") -> Cha
     return Chart(
         title,
         f"Output tokens per second (tok/s); each mark is one measured round, n = {counts} for each "
-        "line; the upright stroke is the median. The axis need not start at zero.",
+        "line; the upright stroke is the median. The axis need not start at zero."
+        + (" A cross is a round that is INVALID: it is in no figure." if doubted else ""),
         figure,
+    )
+
+
+def _invalid_rounds(doubted: Sequence[tuple[str, MeasuredRun]], name: str) -> go.Scatter:
+    """Shown, and in no median."""
+    shown = [
+        (run.record.metrics[name].value, key, run.record.round + 1)
+        for key, run in doubted
+        if name in run.record.metrics
+    ]
+    return go.Scatter(
+        x=[value for value, _, _ in shown],
+        y=[key for _, key, _ in shown],
+        customdata=[round_number for _, _, round_number in shown],
+        mode="markers",
+        name="INVALID",
+        meta="rounds that are INVALID",
+        marker={"symbol": "x-thin-open", "size": 11, "color": LIGHT[-1], "line": {"width": 2}},
+        hovertemplate="round %{customdata}, INVALID: %{x} tok/s<extra></extra>",
     )
 
 
@@ -112,11 +135,11 @@ def _rate_axis(values: Sequence[float]) -> dict[str, Any]:
     }
 
 
-def _rounds(chosen: Sequence[tuple[str, Series]], name: str, index: int) -> go.Scatter:
+def _rounds(chosen: Sequence[tuple[str, Series]], name: str, index: int, has_legend: bool) -> go.Scatter:
     points = [
         (run.record.metrics[name].value, key, run.record.round + 1)
         for key, one in chosen
-        for run in one.runs
+        for run in one.valid_runs
         if name in run.record.metrics and run.record.metrics[name].value is not None
     ]
     return go.Scatter(
@@ -125,7 +148,7 @@ def _rounds(chosen: Sequence[tuple[str, Series]], name: str, index: int) -> go.S
         customdata=[round_number for _, _, round_number in points],
         mode="markers",
         name=escape(chosen[0][1].arm),
-        meta=f"rounds of {chosen[0][1].arm}",
+        meta=f"rounds of {chosen[0][1].arm}" if has_legend else None,
         marker={
             "symbol": SYMBOLS[index % len(SYMBOLS)],
             "size": 11,
@@ -173,9 +196,9 @@ def latency(labelled: Sequence[tuple[str, Series]], kind: str, max_points: int) 
 
 
 def _pooled_latencies(one: Series, kind: str) -> Samples:
-    if not one.runs:
-        return Samples(np.empty(0), one.reason(kind))
-    return latency_samples([run.requests for run in one.runs], kind)
+    if not one.valid_runs:
+        return Samples(np.empty(0), one.reason(f"median_{kind}"))
+    return latency_samples([run.requests for run in one.valid_runs], kind)
 
 
 def _ecdf(label: str, samples: Samples, index: int, max_points: int) -> go.Scatter:
@@ -197,7 +220,7 @@ def _latency_caption(
     drawn: Sequence[tuple[Series, Samples]], what: str, max_points: int, absent: Sequence[str]
 ) -> str:
     total = sum(samples.num for _, samples in drawn)
-    rounds = sum(len(one.runs) for one, _ in drawn)
+    rounds = sum(len(one.valid_runs) for one, _ in drawn)
     text = f"Milliseconds; n = {total:,} {what}, {plural(rounds, 'round')} pooled."
     if len(drawn) == 1:
         values = drawn[0][1].values
@@ -234,7 +257,7 @@ def _ms_axis(samples: Sequence[Samples]) -> dict[str, Any]:
 def step_times(one: Series) -> Chart:
     """Device, host and wall time of a step by its kind: median, quartiles, 5th and 95th percentile."""
     title = "Time of a step, by kind"
-    frames = [run.steps for run in one.runs]
+    frames = [run.steps for run in one.valid_runs]
     boxes = [
         (kind, CLOCKS[column], step_samples(frames, column, kind)) for kind in STEP_KINDS for column in CLOCKS
     ]
@@ -251,7 +274,7 @@ def step_times(one: Series) -> Chart:
     steps = ", ".join(f"{kind} {count:,}" for kind, count in counts.items())
     return Chart(
         title,
-        f"Milliseconds; n = steps of {plural(len(one.runs), 'round')} pooled: {steps}. Box: quartiles and "
+        f"Milliseconds; n = steps of {plural(len(frames), 'round')} pooled: {steps}. Box: quartiles and "
         f"median; whiskers: {WHISKERS[0]}th and {WHISKERS[1]}th percentile. Device: from a step's first "
         "command to the end of its last. Host: its own work, waits left out. Wall: from the end of the "
         "step before.",
@@ -286,10 +309,14 @@ def why_no_steps(one: Series, reason: str) -> str:
 
 
 def middle_run(one: Series) -> MeasuredRun:
-    """The round whose output throughput is the (lower) median; the first where none has one."""
-    rates = [(value, run) for run in one.runs if (value := _rate(run)) is not None]
+    """The valid round whose output throughput is the (lower) median, of all where none is valid.
+
+    The first where none has a throughput.
+    """
+    runs = one.valid_runs or one.runs
+    rates = [(value, run) for run in runs if (value := _rate(run)) is not None]
     if not rates:
-        return one.runs[0]
+        return runs[0]
     rates.sort(key=lambda pair: pair[0])
     return rates[(len(rates) - 1) // 2][1]
 
@@ -333,7 +360,7 @@ def _batch_caption(one: Series, run: MeasuredRun, max_points: int) -> str:
     count = len(run.steps)
     text = f"n = {plural(count, 'step')} of {round_label(run.record)}"
     if len(one.runs) > 1:
-        text += f", the one of median throughput among {len(one.runs)}"
+        text += f", the one of median throughput among {len(one.valid_runs or one.runs)}"
     text += ". A decode is one token of a step; image rows are part of the prefill tokens."
     group = _group_size(count, max_points)
     if group > 1:
@@ -421,47 +448,3 @@ def buffers(totals: pd.DataFrame) -> list[str]:
     """Buffers whose bytes are counted in `upload_totals`, most bytes first."""
     sums = {str(name): float(totals[name].sum()) for name in totals if str(name).startswith("bytes.")}
     return [name.removeprefix("bytes.") for name in sorted(sums, key=lambda name: (-sums[name], name))]
-
-
-def uploads(one: Series) -> Chart:
-    """Mean bytes uploaded in a step, by buffer and kind of step, on a logarithmic axis."""
-    title = "Bytes uploaded in a step, by buffer"
-    totals = upload_totals(one)
-    names = buffers(totals)
-    if not names:
-        return Chart(title, reason=why_no_steps(one, "the result files count no bytes by buffer"))
-    figure = go.Figure()
-    drawn: list[float] = []
-    for kind, total in totals.iterrows():
-        means = {name: float(total[f"bytes.{name}"] / total["num_steps"]) for name in names}
-        points = [(name, mean) for name, mean in means.items() if mean > 0]
-        if points:
-            drawn += [mean for _, mean in points]
-            figure.add_trace(_upload_points(points, str(kind), STEP_KINDS.index(str(kind))))
-    if not drawn:
-        return Chart(title, reason="no bytes were uploaded")
-    figure.update_layout(
-        height=110 + 30 * len(names),
-        xaxis=log_axis("B", "~s", min(drawn), max(drawn)),
-        yaxis=categories([wrap(name) for name in names]),
-    )
-    counts = ", ".join(f"{kind} {int(total):,}" for kind, total in totals["num_steps"].items())
-    return Chart(
-        title,
-        f"Mean bytes (B) a step, host to device, counted at the copies; n = steps of "
-        f"{plural(len(one.runs), 'round')} pooled: {counts}. The halves of a ring of two count as one "
-        "buffer. A buffer that a kind of step never uploads has no mark; the table below has the figures.",
-        figure,
-    )
-
-
-def _upload_points(points: Sequence[tuple[str, Any]], kind: str, index: int) -> go.Scatter:
-    return go.Scatter(
-        x=rounded(np.asarray([value for _, value in points], dtype=np.float64)),
-        y=[wrap(name) for name, _ in points],
-        mode="markers",
-        name=kind,
-        meta=kind,
-        marker={"symbol": SYMBOLS[index], "size": 11, "color": LIGHT[index], "line": {"width": 2}},
-        hovertemplate="%{y}: %{x:,.0f} bytes<extra>%{fullData.name}</extra>",
-    )

@@ -15,7 +15,7 @@ import plotly
 import plotly.offline
 from markupsafe import Markup
 
-from suite.report import chart, span_tables, tables
+from suite.report import attribution_tables, chart, span_tables, tables
 from suite.report.answer import points
 from suite.report.chart import Chart
 from suite.report.data import ReportData, ScenarioData
@@ -24,7 +24,14 @@ from suite.report.point import Point
 from suite.report.scenario_panels import of_scenario
 from suite.report.wording import undefined
 
-_SCRIPTS = ("theme.js", "charts.js", "tables.js", "downloads.js", "page.js")  # what a later one uses first
+_SCRIPTS = (
+    "theme.js",
+    "pairs.js",
+    "charts.js",
+    "tables.js",
+    "downloads.js",
+    "page.js",
+)  # what a later one uses first
 MAX_POINTS = 100_000  # on the whole page: about 3 MB of text
 CURVES_PER_SERIES = 8  # three ECDFs and five lines over time
 POINTS_OF_A_CURVE = (60, 2000)
@@ -120,7 +127,8 @@ def _finite(value: object) -> object:
 
 
 def _section(scenario: ScenarioData, max_points: int) -> Section:
-    return Section(scenario, points(scenario), of_scenario(scenario, max_points))
+    panels = attribution_tables.attached(of_scenario(scenario, max_points), scenario)
+    return Section(scenario, points(scenario), panels)
 
 
 def _title(data: ReportData) -> str:

@@ -10,6 +10,7 @@ from suite.amplification import AmplifiedCost
 from suite.attribution import Line
 from suite.comparison import Comparison
 from suite.ratios import MIN_ROUNDS, Interval
+from suite.report.choice import ceiling_arms
 from suite.report.comparison_text import METRIC_WORDS, change_text, interval_text
 from suite.report.data import ScenarioData, Series
 from suite.report.point import Point
@@ -45,11 +46,20 @@ def _of_async(scenario: ScenarioData) -> tuple[Point, ...]:
     if attributed:
         told = " ".join(map(_told_of_price, attributed))
         return (Point(_ASYNC, told, "" if _is_known(attributed) else "doubt"),)
-    found = [one for pair in _ASYNC_PAIRS for one in _between(scenario.comparisons, pair)]
-    if not found:
+    ceilings = ceiling_arms(scenario)
+    pairs = [pair for pair in _ASYNC_PAIRS if not ceilings & set(pair)]
+    found = [one for pair in pairs for one in _between(scenario.comparisons, pair)]
+    if found:
+        texts = [_told_of_async(one) for one in found[:2]]
+        return (Point(_ASYNC, " ".join(texts), "" if _is_decided(found[0]) else "doubt"),)
+    arms = {one.arm for one in scenario.measured}
+    untold = next((pair for pair in pairs if set(pair) <= arms), None)
+    if untold is None or len({one.case_id for one in scenario.measured}) > 1:
         return ()
-    texts = [_told_of_async(one) for one in found[:2]]
-    return (Point(_ASYNC, " ".join(texts), "" if _is_decided(found[0]) else "doubt"),)
+    sync, fast = untold
+    told = f"Not told: {sync} and {fast} were not held against one another. To do it:"
+    command = f"python -m suite run {scenario.file} --arms {sync},{fast} --rounds 10"
+    return (Point(_ASYNC, told, "doubt", command),)
 
 
 def _between(comparisons: Iterable[Comparison], pair: tuple[str, str]) -> list[Comparison]:
@@ -143,8 +153,9 @@ def _of_flags(scenario: ScenarioData) -> Point:
         return Point(_FLAG, " ".join(map(_told_of_line, attributed)))
     if counted := _uploads_flags(scenario):
         return Point(_FLAG, f"{counted} {_HOW}", "doubt", _command(scenario))
-    if scenario.measured and _counts_bytes(scenario):
-        return Point(_FLAG, "No arm uploads flags: no request brings embeddings.")
+    if _counts_bytes(scenario):
+        why = "" if _has_supplied_rows(scenario) else ": no request brings embeddings"
+        return Point(_FLAG, f"No arm uploads flags here{why}.")
     return Point(_FLAG, f"Not measured. {_HOW}", "doubt", _command(scenario))
 
 
@@ -217,11 +228,19 @@ def _percent(share: float) -> str:
 
 
 def _counts_bytes(scenario: ScenarioData) -> bool:
-    return any(name.startswith("bytes.") for one in scenario.measured for name in _columns(one))
+    """Whether any step was recorded with its bytes."""
+    return any(
+        len(run.steps) and any(str(name).startswith("bytes.") for name in run.steps)
+        for one in scenario.measured
+        for run in one.runs
+    )
 
 
-def _columns(one: Series) -> Iterable[str]:
-    return (str(name) for run in one.runs for name in run.steps)
+def _has_supplied_rows(scenario: ScenarioData) -> bool:
+    frames = [run.requests for one in scenario.measured for run in one.runs]
+    return any(
+        "num_supplied_tokens" in frame and (frame["num_supplied_tokens"] > 0).any() for frame in frames
+    )
 
 
 def _uploads_flags(scenario: ScenarioData) -> str:

@@ -38,7 +38,7 @@ class Samples:
 
 
 def with_latencies(requests: pd.DataFrame) -> pd.DataFrame:
-    """The requests with `is_completed`, `ttft_ms`, `e2e_ms`, `itl_ms` (an array) and `why_undefined`.
+    """The requests with `is_completed`, `ttft_ms`, `tpot_ms`, `e2e_ms`, `itl_ms` (an array), `why_undefined`.
 
     Unchanged where the file lacks a column that these need.
     """
@@ -49,6 +49,7 @@ def with_latencies(requests: pd.DataFrame) -> pd.DataFrame:
     return requests.assign(
         is_completed=[metrics.is_completed(record) for record in records],
         ttft_ms=pd.Series([one.ttft_ms for one in measured], index=requests.index, dtype="float64"),
+        tpot_ms=pd.Series([one.tpot_ms for one in measured], index=requests.index, dtype="float64"),
         e2e_ms=pd.Series([one.e2e_ms for one in measured], index=requests.index, dtype="float64"),
         itl_ms=pd.Series([one.itl_ms for one in measured], index=requests.index, dtype=object),
         why_undefined=pd.Series([one.undefined for one in measured], index=requests.index, dtype=object),

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 from suite.ceilings import CeilingShare
 from suite.cost_tables import CostTables, KindRow, SpanRow
+from suite.record import RunRecord
 from suite.report.data import ReportData, ScenarioData, Series
 from suite.report.tables import Cell, Line, Table, figure, names, text
 from suite.report.wording import median, plural, quantity, undefined
 from suite.step_costs import StepCosts
-from suite.summary import throughputs
+from suite.summary import throughput_ratio, throughputs
 
 LANE_NAMES = {"host": "host", "compute": "device", "output": "device, output stream"}
 _SPANS = "Where the step goes: by span"
@@ -106,11 +107,15 @@ def instruments(scenario: ScenarioData) -> Table:
     rows = tuple(_instrument_row(one) for one in scenario.series if one.num_instrumented)
     return Table(
         "What the instruments cost",
-        ("Scenario", "Case", "Arm", "Level", "Spans a step", "Throughput with ÷ without"),
+        (
+            *("Scenario", "Case", "Arm", "Level", "Spans a step"),
+            *("Spans cost a step", "Throughput with ÷ without"),
+        ),
         rows,
         reason=undefined(_NO_RUN),
         note="One run with instruments beside the median of those without: a ratio within their spread says "
-        "nothing. Hidden under async and exposed under sync, instruments are kept out of every verdict.",
+        "nothing. What spans cost: ns a span, as `suite micro` measured it, x spans a step, were none of it "
+        "hidden. Hidden under async and exposed under sync, instruments are kept out of every verdict.",
     )
 
 
@@ -200,19 +205,28 @@ def _instrument_row(one: Series) -> tuple[Cell, ...]:
         if costs is not None and costs.num_steps
         else text(undefined((costs.reason if costs else None) or _NO_RUN))
     )
-    return (*names(one), text(runs[0].instrument), per_step, _ratio(one))
+    return (*names(one), text(runs[0].instrument), per_step, _paid(one), _ratio(one, runs))
 
 
-def _ratio(one: Series) -> Cell:
-    instrumented = [record for record in one.records if record.is_instrumented]
-    return _ratio_cell(throughputs(instrumented), one.values("output_throughput"))
+def _paid(one: Series) -> Cell:
+    """What the spans of a step take by arithmetic, and its share of a step without them."""
+    costs = one.costs
+    if costs is None or costs.instrument_us is None:
+        return text(undefined((costs.no_instrument_us if costs else None) or _NO_RUN))
+    paid = costs.instrument_us
+    steps_us = [
+        1e6 * run.record.duration_s / run.record.num_steps for run in one.runs if run.record.num_steps
+    ]
+    share = f"{quantity(100 * paid / median(steps_us), '%')} of a step" if steps_us else ""
+    return Cell((Line(quantity(paid, "µs"), paid, note=share),), is_number=True)
 
 
-def _ratio_cell(on: Sequence[float], off: Sequence[float]) -> Cell:
-    if not on or not off:
-        return text(undefined(f"no run {'without' if on else 'with'} instruments has a throughput"))
-    ratio = median(on) / median(off)
-    spread = (
-        f"without: {plural(len(off), 'round')}, {min(off) / median(off):.3f} to {max(off) / median(off):.3f}"
-    )
-    return Cell((Line(f"{ratio:.3f}", ratio, note=spread),), is_number=True)
+def _ratio(one: Series, instrumented: Sequence[RunRecord]) -> Cell:
+    measured = [run.record for run in one.runs]
+    ratio, reason = throughput_ratio(instrumented, measured)
+    if ratio is None:
+        return text(undefined(reason or ""))
+    off = throughputs(measured)
+    low, high = min(off) / median(off), max(off) / median(off)
+    note = f"without: {plural(len(off), 'round')}, {low:.3f} to {high:.3f}"
+    return Cell((Line(f"{ratio:.3f}", ratio, note=note),), is_number=True)

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from suite.comparison import Comparison
-from suite.metrics import STEP_KINDS
+from suite.metrics import STEP_KINDS, least_samples
 from suite.ratios import factor
 from suite.record import Status, TokenVerdict
 from suite.report.comparison_text import METRIC_WORDS
@@ -154,11 +154,17 @@ def metric_cell(one: Series, metrics: Sequence[tuple[str, str]]) -> Cell:
         unit = "" if unit == name else unit  # "64 steps" under the heading "Steps"
         value = median(values)
         shown = f"{word} {quantity(value, unit)}".lstrip()
-        lines.append(Line(shown, value, spread(values, unit)))
+        lines.append(Line(shown, value, spread(values, unit) + _thin(one, name)))
     n = sample_count(len(values), "round")
     if unit == "ms":
         n += f", {plural(sum(found.num_samples for found in one.metrics(name)), 'sample')}"
     return Cell((*lines, Line("", note=n)), is_number=True)
+
+
+def _thin(one: Series, name: str) -> str:
+    """What to know of a percentile beyond which no sample of some round can lie."""
+    fewest = min(found.num_samples for found in one.metrics(name) if found.value is not None)
+    return f"; of {fewest} samples, near the maximum" if fewest < least_samples(name) else ""
 
 
 def speed_cell(one: Series, metrics: Sequence[tuple[str, str]]) -> Cell:
@@ -194,9 +200,11 @@ def hits_cell(one: Series) -> Cell:
     if not one.has_cache:
         return text("off" if one.runs else undefined(one.reason("prefix_cache_hit_rate")))
     cell = metric_cell(one, (("", "prefix_cache_hit_rate"),))
-    if not one.warnings:
+    is_broken = any(finding.rule == "cache-hits" for finding in one.findings)
+    if not is_broken and not one.warnings:
         return cell
-    return replace(cell, lines=(*cell.lines, Line("? repeated prompts", note="see the answer")), mark="doubt")
+    where = "see Validity" if is_broken else "see the answer"  # a warning, in older result files
+    return replace(cell, lines=(*cell.lines, Line("? repeated prompts", note=where)), mark="doubt")
 
 
 def drafts_cell(one: Series) -> Cell:
@@ -328,7 +336,7 @@ def step_times(one: Series) -> Table:
     rows = []
     for kind in STEP_KINDS:
         for column, clock in {**CLOCKS, HASH: "hashing prompts, for the prefix cache"}.items():
-            found = step_samples([run.steps for run in one.runs], column, kind)
+            found = step_samples([run.steps for run in one.valid_runs], column, kind)
             if found.num and (column != HASH or found.values[-1] > 0):
                 shares = np.percentile(found.values, [50, 95, 99, 100])
                 rows.append(

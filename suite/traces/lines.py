@@ -38,8 +38,9 @@ def csv_lines(path: Path, lines: Iterable[str]) -> Iterator[tuple[int, list[str]
 def csv_cells(path: Path, lines: Iterable[tuple[int, list[str]]], columns: list[str]) -> Iterator[Cells]:
     for line, cells in lines:
         if len(cells) != len(columns):
+            count = f"{len(cells)} column{'' if len(cells) == 1 else 's'}"
             raise SuiteError(
-                f"{path}:{line}: {len(cells)} columns ({show(','.join(cells))}), but the header has "
+                f"{path}:{line}: {count} ({show(','.join(cells))}), but the header has "
                 f"{len(columns)}: {','.join(columns)}; correct or remove the row"
             )
         yield Cells(path, line, dict(zip(columns, cells, strict=True)))
@@ -59,9 +60,18 @@ def json_cells(path: Path, lines: Iterable[str], columns: tuple[str, ...]) -> It
         yield Cells(path, number, {column: json.dumps(row[column]) for column in columns})
 
 
+def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """ValueError for a key that stands twice: which of the values is meant nobody knows."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)} stands twice")
+    return found
+
+
 def _json_object(path: Path, number: int, line: str) -> dict[str, object]:
     try:
-        row = json.loads(line)
+        row = json.loads(line, object_pairs_hook=_without_repeats)
     except (ValueError, RecursionError) as error:
         raise SuiteError(
             f"{path}:{number}: {show(line.strip())} is not JSON ({error}); correct or remove the row"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -17,7 +18,7 @@ from suite.traces.burstgpt import WITH_SESSIONS, BurstGpt
 from suite.traces.lines import csv_cells, csv_lines, json_cells, unread
 from suite.traces.mooncake import Mooncake
 from suite.traces.opening import opened
-from suite.traces.servegen import TRACE_END, ServeGen, is_servegen, read_clients
+from suite.traces.servegen import DATASET_END, TRACE_END, ServeGen, is_servegen, read_clients
 from suite.traces.vidur import Vidur, VidurLengths
 from suite.yaml_source import show
 
@@ -35,6 +36,10 @@ _KNOWN: tuple[RowFormat, ...] = (
 FORMATS: Mapping[str, RowFormat] = MappingProxyType({known.name: known for known in _KNOWN})
 CLIENTS = ServeGen(has_images=True)
 FORMAT_NAMES = (AUTO, *FORMATS, CLIENTS.name)
+
+_DATASET = re.compile(r'\{\s*"[0-9]+"\s*:\s*\{')  # windows by their start in seconds
+_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
+_UTF_16 = ("\\xff\\xfe", "\\xfe\\xff")  # its mark, as bytes that are not UTF-8 are shown
 
 
 def read_trace(path: Path, format_name: str = AUTO, limit: int | None = None, seed: int = 0) -> Trace:
@@ -98,11 +103,28 @@ def _find_rows(
     path: Path, first: str, lines: Iterable[str], format_name: str
 ) -> tuple[RowFormat, Iterator[Cells]]:
     """The format that the file's beginning tells, and its rows."""
-    if first.lstrip().startswith("{"):
+    if first.lstrip().startswith(("{", "[")):
+        _check_is_json_lines(path, first.strip())
         return _json_rows(path, lines, format_name)
     numbered = csv_lines(path, lines)
     trace_format, columns = _find_format(path, next(numbered, None), format_name)
     return trace_format, csv_cells(path, numbered, columns)
+
+
+def _check_is_json_lines(path: Path, first: str) -> None:
+    """What begins like JSON and cannot be one object a line."""
+    if path.name.endswith(DATASET_END) or _DATASET.match(first):
+        raise SuiteError(
+            f"{path}:1: these are the histograms of a ServeGen client: name the file of its rates beside it, "
+            f"NAME{TRACE_END}, or the folder of all clients"
+        )
+    if first == "{" or first.startswith("["):
+        known = next(known for known in _KNOWN if known.is_json)
+        raise SuiteError(
+            f"{path}:1: this is one JSON value over several lines, or a list; a trace has one object a line, "
+            f"as {known.name} ({', '.join(known.columns)}): write each on its own line, nothing around or "
+            f"between them; a ServeGen client is named by its NAME{TRACE_END}"
+        )
 
 
 def _json_rows(path: Path, lines: Iterable[str], format_name: str) -> tuple[RowFormat, Iterator[Cells]]:
@@ -127,12 +149,26 @@ def _find_format(
         if not trace_format.is_json and sorted(names) == sorted(trace_format.columns):
             return trace_format, names
     found = show(",".join(names))
+    mend = _mend(names)
+    if mend:
+        raise SuiteError(f"{path}:{line}: the header is {found}; {mend}")
     if format_name == AUTO:
         raise SuiteError(f"{path}:{line}: the header is {found}, of no known format: {_headers()}")
     raise SuiteError(
         f"{path}:{line}: the header is {found}, but traffic.arrivals.format is {format_name} "
         f"({','.join(FORMATS[format_name].columns)}); use format: {AUTO}, or another file"
     )
+
+
+def _mend(names: list[str]) -> str | None:
+    """What is wrong with a header as a whole."""
+    first = names[0] if names else ""
+    if first.startswith(_UTF_16):
+        return "it is in UTF-16: save the file as UTF-8"
+    for separator, name in _SEPARATORS.items():
+        if len(names) == 1 and separator in first:
+            return f"its cells are separated by {name}: use commas"
+    return None
 
 
 def _headers() -> str:

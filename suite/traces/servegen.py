@@ -26,7 +26,7 @@ from suite.traces.servegen_dataset import Dataset, read_dataset
 from suite.yaml_source import show
 
 TRACE_END = "-trace.csv"
-_DATASET_END = "-dataset.json"
+DATASET_END = "-dataset.json"
 _COLUMNS = ("timestamp", "rate", "cv", "pattern", "arg1", "arg2")
 _PATTERNS = ("Gamma", "Weibull", "")
 _FIRST_LINE = re.compile(r"\s*[0-9][0-9.]*\s*(,[^,]*){5}$")
@@ -124,7 +124,7 @@ def client_files(path: Path) -> list[Path]:
     for trace in traces:
         if not trace.name.endswith(TRACE_END):
             raise SuiteError(f"{trace}: a client's file is called NAME{TRACE_END}: rename it")
-        dataset = trace.with_name(trace.name.removesuffix(TRACE_END) + _DATASET_END)
+        dataset = trace.with_name(trace.name.removesuffix(TRACE_END) + DATASET_END)
         if not dataset.is_file():
             raise SuiteError(f"{trace}: there is no {dataset.name} beside it: add it, or remove the client")
         files += [trace, dataset]

@@ -459,7 +459,7 @@ _TRACES = (
     _trace(
         "trace without a header", AZURE.partition("\n")[2], ":1:", "no known format", "azure-lmm-rebased has"
     ),
-    _trace("trace in UTF-16", AZURE.encode("utf-16"), ":1:", "no known format"),
+    _trace("trace in UTF-16", AZURE.encode("utf-16"), ":1:", "it is in UTF-16: save the file as UTF-8"),
     _trace("row with a column less", _replaced(AZURE, ",1,949,126", ",949,126"), ":3:", "3 columns", "has 4"),
     _trace("row with a column more", _replaced(REBASED, "5.55", "5.55,1"), ":3:", "4 columns", "has 3"),
     _trace(
@@ -587,6 +587,29 @@ _TRACES = (
     _trace(
         "JSON of no end", _replaced(MOONCAKE, "79", "NaN"), ":3:", "output_length is 'NaN'", "whole number"
     ),
+    _trace(
+        "JSON printed over several lines",
+        json.dumps(json.loads(MOONCAKE.splitlines()[0]), indent=2),
+        ":1:",
+        "one JSON value over several lines",
+        "timestamp, input_length, output_length, hash_ids): write each on its own line",
+        "a ServeGen client is named by its NAME-trace.csv",
+    ),
+    _trace("list of JSON", f"[{MOONCAKE.splitlines()[0]}]", ":1:", "or a list", "write each on its own line"),
+    _trace(
+        "histograms in place of rates",
+        json.dumps({"0": {"input_tokens": "{1: 1}", "output_tokens": "{1: 1}"}}),
+        ":1:",
+        "the histograms of a ServeGen client: name the file of its rates beside it, NAME-trace.csv",
+    ),
+    _trace(
+        "key that stands twice",
+        MOONCAKE.replace('"output_length": 5,', '"output_length": 5, "timestamp": 9,'),
+        ":1:",
+        "timestamp stands twice",
+    ),
+    _trace("semicolons", AZURE.replace(",", ";"), ":1:", "separated by semicolons: use commas"),
+    _trace("tabs", AZURE.replace(",", "\t"), ":1:", "separated by tabs: use commas"),
     _trace("broken JSON", MOONCAKE + '{"timestamp": 9000, \n', ":4:", "is not JSON", "correct or remove"),
     _trace("JSON nested too deeply", MOONCAKE + "[" * 100_000 + "\n", ":4:", "is not JSON"),
     _trace("JSON that is no object", MOONCAKE + "[1, 2]\n", ":4:", "no JSON object"),

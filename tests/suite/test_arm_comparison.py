@@ -203,8 +203,18 @@ def test_sentences_say_the_verdict_with_its_evidence_and_count_where_there_are_m
     assert equal.startswith("flags and sync-ids are equal within the noise floor: ")
     (doubt,) = sentences(compare(experiment(2, ids=1.03), DESIGN))
     assert doubt == (
-        "Whether ids is faster or slower than sync-ids one cannot tell: 2 rounds, at least 5 are needed."
+        "Whether ids is faster or slower than sync-ids in output throughput one cannot tell: 2 rounds, at "
+        "least 5 are needed."
     )
+
+
+def test_two_metrics_of_an_open_loop_are_told_apart_where_neither_can_be_told():
+    runs = experiment(2, ids=1.03)
+    found = compare(runs, {("smoke", CASE_ID): Design("sync-ids", OPEN_LOOP_METRICS)})
+    latency, gap = sentences(found)
+    assert "in median E2E latency one cannot tell" in latency
+    assert "in median inter-token latency one cannot tell" in gap
+    assert latency.count("latency") == 1
     many = sentences(compare(experiment(a=1.03, b=1.04, c=0.9, d=1.0, e=1.0), DESIGN))
     assert len(many) == 4
     assert (

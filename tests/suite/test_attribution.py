@@ -159,6 +159,28 @@ def differing(pair: Pair) -> list[str]:
     return found + (["scheduling"] if scheduling[0] != scheduling[1] else [])
 
 
+def test_the_table_has_these_lines_and_no_others() -> None:
+    found = {(line.name, line.over, line.under) for line in table_of(experiment())}
+    assert found == {
+        ("flag upload", "async-rows", "async-fill"),
+        ("masked merge", "async-fill", "skip"),
+        ("merge: where over overlay", "resident-where", "resident"),
+        ("merge: overlay over fused", "resident", "fused"),
+        ("embedding copy under async", "refresh", "async-rows"),
+        ("embedding copy under sync", "gated", "sync-rows"),
+        ("overlap", "async-rows", "sync-rows"),
+        ("price of disabling async", "refresh", "gated"),
+        ("price of the switch", "refresh", "ids"),
+        *((CEILING, arm, "ids") for arm in DECODE_MS if arm != "ids"),
+    }
+    price = line_of(table_of(experiment()), "price of disabling async")
+    assert [(factor.over, factor.under) for factor in price.factors] == [
+        ("refresh", "async-rows"),
+        ("async-rows", "sync-rows"),
+        ("sync-rows", "gated"),
+    ]
+
+
 def test_each_line_is_of_the_choice_that_its_name_tells() -> None:
     found = {pair.name: differing(pair)[0] for pair in ONE_CHOICE}
     assert found == {
@@ -310,6 +332,18 @@ def test_where_both_arms_run_the_same_commands_there_is_no_ratio() -> None:
     line = line_of(lines, "flag upload", "decode")
     assert (line.ratio, line.verdict, line.reason) == (None, Word.NONE, SAME_COMMANDS)
     assert line_of(lines, "flag upload", "mixed").value == pytest.approx(1.0)
+
+
+def test_arms_whose_commands_are_not_known_beforehand_are_compared() -> None:
+    runs, steps = joined(runs_of("async-rows", 10, 30), runs_of("sync-rows", 12, 36))
+    unknown = [
+        run.model_copy(update={"step_list": run.step_list.model_copy(update={"commands": {}})})
+        for run in runs
+        if run.step_list is not None
+    ]
+    lines = table_of((unknown, steps))
+    assert line_of(lines, "overlap").value == pytest.approx(10 / 12)
+    assert {line.kind for line in lines} == {"decode", "mixed"}
 
 
 def test_an_arm_that_was_not_run_is_named() -> None:

@@ -14,6 +14,7 @@ from suite.break_even import TWINS, Cell, break_even
 from suite.checks import Finding
 from suite.comparison import AT_ONCE_METRICS, OPEN_LOOP_METRICS, Design
 from suite.record import Metric, RunRecord
+from suite.report.attribution_tables import MAX_CELLS, break_even_lines
 from suite.report.attribution_tables import break_even as table
 from suite.report.data import ScenarioData
 from suite.store import to_json
@@ -166,6 +167,16 @@ def test_holm_is_over_all_cells_of_the_sweep() -> None:
     assert first.verdict is Word.FASTER and first.ratio.p_value == pytest.approx(0.02, abs=0.003)
     first = break_even(runs, designs)[0]
     assert first.verdict is Word.CANNOT_TELL and first.reason.endswith("(Holm)")
+
+
+def test_the_terminal_has_a_line_a_cell_up_to_a_number_of_them() -> None:
+    cells = break_even(sweep(), DESIGNS)
+    title, *shown = break_even_lines(cells)[1:]
+    assert title.startswith("break-even") and len(shown) == 3
+    assert [line.split("  ")[-1].strip() for line in shown] == ["faster", "equal within the floor", "slower"]
+    assert break_even_lines(()) == []
+    many = break_even_lines(cells * 20)
+    assert len(many) == 2 + MAX_CELLS + 1 and many[-1].startswith(f"  and {60 - MAX_CELLS} more")
 
 
 def test_the_document_is_strict_json_and_the_table_has_a_row_a_cell() -> None:

@@ -8,17 +8,31 @@ import pytest
 from records import failed_request, make_request, make_run, make_step
 
 from runner.config import RunnerConfig
-from suite.checks import RULES, cache_warnings, check_run, check_runs
+from suite.checks import RULES, check_run, check_runs
 from suite.metrics import run_metrics
 from suite.record import Failure, LogprobVerdict, Status
 
 REQUESTS = [make_request("a", num_prompt_tokens=8), make_request("b", num_prompt_tokens=4)]
 # 8 + 4 prompt positions and all but the last of 3 + 3 outputs
 STEPS = [
-    make_step(0, 0, 10, "prefill", num_tokens=12),
-    make_step(1, 10, 20, num_tokens=2),
-    make_step(2, 20, 30, num_tokens=2),
+    make_step(0, 0, 10, "prefill", num_rows=2, num_tokens=12),
+    make_step(1, 10, 20, num_rows=2, num_tokens=2),
+    make_step(2, 20, 30, num_rows=2, num_tokens=2),
 ]
+
+
+def served_from(sent_ms):
+    """Request b at once, and request a, due at 0 as well, that was handed over then: requests and steps."""
+    first_ms = max(30, sent_ms)
+    tokens = [first_ms + 10 * number for number in (1, 2, 3)]
+    late = make_request("a", num_prompt_tokens=8, sent_ms=sent_ms, first_ms=first_ms, token_ms=tokens)
+    steps = [
+        make_step(0, 0, 10, "prefill", num_rows=1, num_tokens=4),
+        *(make_step(number, 10 * number, 10 * number + 10, num_rows=1, num_tokens=1) for number in (1, 2)),
+        make_step(3, first_ms, tokens[0], "prefill", num_rows=1, num_tokens=8),
+        *(make_step(3 + i, tokens[i] - 10, tokens[i], num_rows=1, num_tokens=1) for i in (1, 2)),
+    ]
+    return [late, REQUESTS[1]], steps
 
 
 def rules(run, requests=REQUESTS, steps=STEPS):
@@ -95,10 +109,10 @@ def test_conservation_is_undefined_where_a_request_was_dropped_half_way():
 
 
 def test_a_request_may_wait_for_the_step_that_runs_but_no_longer():
-    in_time = [make_request("a", num_prompt_tokens=8, scheduled_ms=0, sent_ms=25), REQUESTS[1]]
-    assert rules(make_run(in_time, STEPS), in_time) == []
-    late = [make_request("a", num_prompt_tokens=8, scheduled_ms=0, sent_ms=45), REQUESTS[1]]
-    (finding,) = check_run(make_run(late, STEPS), late, STEPS)
+    in_time, steps = served_from(25)
+    assert rules(make_run(in_time, steps), in_time, steps) == []
+    late, steps = served_from(45)
+    (finding,) = check_run(make_run(late, steps), late, steps)
     assert finding.rule == "off-schedule" and finding.is_timing
     assert "45.0 ms after its scheduled time" in finding.message
 
@@ -129,11 +143,13 @@ def test_interrupted_and_warm_up_runs_are_not_judged():
 
 
 def test_of_a_run_with_instruments_the_tokens_are_judged_and_the_times_are_not():
-    late = [make_request("a", num_prompt_tokens=8, scheduled_ms=0, sent_ms=45), REQUESTS[1]]
-    on = make_run(late, STEPS, num_wrong=1, run_id="i0", instrument="events")
+    late, late_steps = served_from(45)
+    on = make_run(late, late_steps, num_wrong=1, run_id="i0", instrument="events")
     measured = [make_run(REQUESTS, STEPS, run_id=f"r{i}") for i in range(2)]
-    requests = {"i0": late}
-    found = check_runs([*measured, on], lambda run_id: requests.get(run_id, REQUESTS), lambda _: STEPS)
+    requests, steps = {"i0": late}, {"i0": late_steps}
+    found = check_runs(
+        [*measured, on], lambda name: requests.get(name, REQUESTS), lambda name: steps.get(name, STEPS)
+    )
     assert [(finding.run_id, finding.rule) for finding in found] == [("i0", "tokens-wrong")]
     (finding,) = check_runs([measured[0], on], lambda _: REQUESTS, lambda _: STEPS)[1:]
     assert finding.rule == "too-few-rounds", "a run with instruments is no second round"
@@ -148,7 +164,10 @@ def test_cached_positions_are_not_computed_and_rejected_drafts_are_for_nothing()
     drafted = {"num_drafted_tokens": 5, "num_accepted_tokens": 2}
     requests = [make_request("a", num_prompt_tokens=8, num_cached_tokens=4, **drafted), REQUESTS[1]]
     # 4 fewer of the prompt, 3 rejected drafts more; accepted ones are outputs.
-    steps = [make_step(0, 0, 10, "prefill", num_tokens=8), make_step(1, 10, 20, num_tokens=7)]
+    steps = [
+        make_step(0, 0, 10, "prefill", num_rows=2, num_tokens=8),
+        make_step(1, 10, 30, num_rows=2, num_tokens=7),
+    ]
     assert rules(make_run(requests, steps), requests, steps) == []
     for change in ({"num_cached_tokens": 3}, {"num_drafted_tokens": 6}, {"num_accepted_tokens": 1}):
         wrong = [replace(requests[0], **change), requests[1]]
@@ -168,12 +187,17 @@ def test_wrong_log_probabilities_break_a_rule_unless_the_arm_is_wrong_by_design(
     assert rules(make_run(REQUESTS, STEPS, logprobs=right)) == []
 
 
-@pytest.mark.parametrize(("cached", "warned"), [(0, False), (8, False), (9, True)])
-def test_hits_that_nobody_asked_for_are_warned_of_above_one_percent(cached, warned):
+@pytest.mark.parametrize(
+    ("cached", "begins_alike", "is_broken"),
+    [(0, False, False), (8, False, False), (9, False, True), (400, True, False), (400, None, False)],
+)
+def test_hits_that_nobody_asked_for_make_a_run_invalid_above_one_percent(cached, begins_alike, is_broken):
+    """Of an older record nobody knows whether its prompts were to begin alike (None)."""
     requests = [make_request("a", num_prompt_tokens=800, num_cached_tokens=cached)]
-    metrics = run_metrics(requests, [], 1.0, RunnerConfig(prefix_caching=True))
-    texts = cache_warnings(metrics, shares_by_design=False)
-    assert bool(texts) == warned
-    assert all("1.1 % of prompt positions" in text and "traffic.shared_prefix" in text for text in texts)
-    assert cache_warnings(metrics, shares_by_design=True) == ()
-    assert cache_warnings(run_metrics(requests, [], 1.0), shares_by_design=False) == ()
+    steps = [make_step(0, 0, 10, "prefill", num_rows=1, num_tokens=800 - cached)]
+    steps += [make_step(number, 10 * number, 10 * number + 10, num_rows=1, num_tokens=1) for number in (1, 2)]
+    metrics = run_metrics(requests, steps, 1.0, RunnerConfig(prefix_caching=True))
+    run = make_run(requests, steps, metrics=metrics, begins_alike=begins_alike)
+    found = check_run(run, requests, steps)
+    assert [finding.rule for finding in found] == ["cache-hits"] * is_broken
+    assert all(finding.is_timing and "gave 1.1 % of prompt positions" in finding.message for finding in found)

@@ -198,7 +198,9 @@ def test_expand_shows_each_case_of_a_sweep(scenario):
 def test_list_names_what_options_and_scenarios_may_use(monkeypatch):
     monkeypatch.chdir(ROOT)
     everything = json.loads(invoke("list", "--json").stdout)
-    assert set(everything) == {"scenarios", "models", "arms", "devices", "metrics"}
+    assert set(everything) == {"scenarios", "models", "arms", "devices", "metrics", "rules"}
+    assert everything["rules"]["foreign-load"].startswith("[timing] other processes use at most")
+    assert everything["rules"]["littles-law"].startswith("[correctness] mean number")
     assert set(everything["arms"]) == set(ARMS) and set(everything["models"]) == set(ALL_MODELS)
     assert set(everything["metrics"]) == set(DEFINITIONS)
     assert "scenarios/smoke.yaml" in everything["scenarios"]
@@ -223,7 +225,7 @@ class FakeExperiment:
     outcome: tuple = ()
     stops = False
 
-    def __init__(self, plan, folder, observer, stop, keep, on_device, is_timed=True):
+    def __init__(self, plan, folder, observer, stop, keep, on_device, is_timed=True, done=()):
         self.folder, self.stop, self.keep, self.on_device = folder, stop, keep, on_device
         self.stopped = []
 
@@ -323,6 +325,88 @@ def test_the_exit_code_tells_how_it_ended_and_a_report_is_always_written(run, tm
     folder = only_folder(tmp_path)
     assert (folder / "report.html").stat().st_size > 0
     assert load_run(folder).is_interrupted == stops
+
+
+def lonely(**changes):
+    """One round of one request: too few to be VALID for timing, and right in all else."""
+    requests = [make_request("a")]
+    rows = {"num_rows": 1}
+    steps = [
+        make_step(0, 0, 10, "prefill", num_tokens=8, **rows),
+        *(make_step(number, 10 * number, 10 * number + 10, num_tokens=1, **rows) for number in (1, 2)),
+    ]
+    return [(make_run(requests, steps, run_id="r0", **changes), requests, steps)]
+
+
+def test_invalid_for_timing_is_marked_and_fails_the_command_only_with_strict(run):
+    for arguments, code in (((), 0), (("--strict",), 1)):
+        result = run(lonely(), *arguments)
+        assert result.exit_code == code and "INVALID (too-few-rounds)" in result.stdout
+    two = [lonely()[0], *lonely()]
+    two[1] = (two[1][0].model_copy(update={"run_id": "r1", "round": 1}), *two[1][1:])
+    result = run(two, "--strict")
+    assert result.exit_code == 0 and "INVALID" not in result.stdout
+
+
+def test_wrong_accounts_fail_the_command_with_or_without_strict(run):
+    """A run whose record counts one request more than there are."""
+    for arguments in ((), ("--strict",)):
+        result = run(lonely(num_requests=2), *arguments)
+        assert result.exit_code == 1 and "INVALID (requests-conserved)" in result.stdout
+
+
+def strict_json(text):
+    def refuse(name):
+        raise AssertionError(f"{name} in strict JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def test_where_none_of_twenty_requests_completes_all_is_written_and_means_are_null_with_the_cause(
+    run, tmp_path
+):
+    requests = [failed_request(f"r{index}", "the server does not answer") for index in range(20)]
+    failure = Failure(kind="requests", message="no request completed: the server does not answer")
+    lost = make_run(requests, run_id="r0", status=Status.FAILED, failure=failure, tokens=None)
+    result = run([(lost, requests, [])], "--json")
+    assert result.exit_code == 1
+    document = strict_json(result.stdout)
+    (arm,) = document["arms"]
+    assert (arm["num_rounds"], arm["num_failed"], arm["is_valid"]) == (0, 1, False)
+    assert document["findings"][0]["message"] == "no request completed: the server does not answer"
+    page = (only_folder(tmp_path) / "report.html").read_text(encoding="utf-8")
+    assert "the server does not answer" in page
+
+
+def test_requests_that_fail_in_a_run_that_completes_have_null_times_and_are_counted(run):
+    """19 of 20 fail: a mean of the one would be no figure of the traffic."""
+    requests = [make_request("a"), *(failed_request(f"r{index}", "too long") for index in range(19))]
+    steps = lonely()[0][2]
+    runs = [(make_run(requests, steps, run_id=f"r{i}", round=i), requests, steps) for i in range(2)]
+    metrics = strict_json(run(runs, "--json").stdout)["arms"][0]["metrics"]
+    assert metrics["mean_ttft_ms"]["median"] is None
+    assert metrics["mean_ttft_ms"]["reason"] == "every round is INVALID: requests-failed"
+    assert (metrics["failed_requests"]["median"], metrics["completed_requests"]["median"]) == (19, 1)
+
+
+def test_a_run_of_one_token_a_request_has_a_whole_report(run, tmp_path):
+    requests = [make_request(f"r{index}", token_ms=(10.0,)) for index in range(3)]
+    steps = [make_step(0, 0, 10, "prefill", num_rows=3, num_tokens=24)]
+    runs = [(make_run(requests, steps, run_id=f"r{i}", round=i), requests, steps) for i in range(2)]
+    result = run(runs, "--json")
+    assert result.exit_code == 0, result.output
+    (arm,) = strict_json(result.stdout)["arms"]
+    metrics = arm["metrics"]
+    assert arm["is_valid"] and metrics["completed_requests"]["median"] == 3
+    for name in ("mean_tpot_ms", "max_itl_ms"):
+        assert (metrics[name]["median"], metrics[name]["reason"]) == (None, "one output token")
+    assert metrics["median_ttft_ms"]["median"] == metrics["median_e2e_ms"]["median"] == pytest.approx(10)
+    assert metrics["prompt_tokens"]["median"] == 24
+    assert "one output token" in (only_folder(tmp_path) / "report.html").read_text(encoding="utf-8")
+
+
+def test_an_interrupted_run_ends_with_130_however_strict(run):
+    assert run(lonely(num_requests=2), "--strict", stops=True).exit_code == 130
 
 
 def test_a_report_made_anew_of_a_killed_run_is_marked_and_of_a_finished_one_is_the_same(run, tmp_path):

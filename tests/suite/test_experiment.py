@@ -65,6 +65,7 @@ def make(tmp_path):
         keep=lambda record: None,
         arms=None,
         options=Options(device="inline"),  # noqa: B008
+        done=(),
     ):
         file = tmp_path / "fake.yaml"
         file.write_text(text)
@@ -79,6 +80,7 @@ def make(tmp_path):
             keep,
             lambda device: None,
             worker_command=(sys.executable, "-P", str(FAKE), json.dumps(actions or {})),
+            done=done,
         )
 
     return make_experiment
@@ -135,6 +137,7 @@ def test_a_worker_that_dies_fails_its_run_with_its_last_words_and_the_others_go_
     assert records[2].metrics["output_throughput"].reason == failure.message
     first, _, last = workers(records)
     assert first != last
+    assert [record.warnings for record in records] == [(), (), (), (experiment_module.COLD,)]
 
 
 def test_an_exit_code_is_told(make):
@@ -268,3 +271,25 @@ def test_a_spent_budget_ends_every_case_after_a_round_and_says_so(make):
 def test_a_case_that_cannot_be_opened_fails_no_more_rounds_than_there_must_have_been(make):
     records = make({"open": "refuse"}, options=replace(ADAPTIVE, until=Precision(1.0))).run()
     assert len([record for record in records if record.is_measured]) == 2 * 10
+
+
+def test_runs_made_before_count_and_are_not_made_again_nor_kept_a_second_time(make):
+    before = make().run()
+    kept, diary = [], Diary()
+    records = make(diary=diary, keep=kept.append, done=before[:3]).run()
+    assert ends(records) == ["w0", "r0", "r1", "r2"] and ends(kept) == ["r2"]
+    assert records[:3] == before[:3] and diary.started == ["fake", "r2", "completed"]
+
+
+def test_a_case_of_which_nothing_is_left_opens_no_worker(make):
+    before = make().run()
+    assert make({"open": "refuse"}, done=before).run() == before
+
+
+def test_isolated_runs_get_a_worker_each_but_those_that_replay_each_other_share_one(make):
+    text = SCENARIO.replace("rounds: 3", "rounds: 1") + "isolation: process\n"
+    records = make(text=text + "amplify: {upload.input_ids: [1, 9]}\n").run()
+    repeated = [record for record in records if re.search(r"-a[wi]?[0-9]", record.run_id)]
+    plain = [record for record in records if record not in repeated]
+    assert len(set(workers(plain))) == len(plain) == 2
+    assert len(set(workers(repeated))) == 1 and len(repeated) > 2

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from records import make_request, make_run
 
+from suite.checks import Finding
 from suite.errors import SuiteError
 from suite.pace import Pace
 from suite.plan import Options, for_check, make_plan
@@ -100,10 +101,15 @@ def planned(tmp_path):
     return plan
 
 
-def paced(case, noise, limit_s=1e9, round_s=30.0):
+def paced(case, noise, limit_s=1e9, round_s=30.0, is_invalid=lambda run: False):
     """Play a case whose every run takes its part of a round; the runs that were made, and why it stopped."""
-    random, now, records, made = np.random.default_rng(1), [0.0], [], []
-    pace = Pace(case, limit_s, lambda: now[0])
+    random, now, records, made, asked = np.random.default_rng(1), [0.0], [], [], []
+
+    def findings_of(run):
+        asked.append(run.run_id)
+        return [Finding(run.run_id, "foreign-load", "busy", "wait", True)] if is_invalid(run) else []
+
+    pace = Pace(case, limit_s, lambda: now[0], findings_of)
     for run in pace.needed(case.runs(), lambda: records):
         made.append(run)
         now[0] += round_s / 3
@@ -116,6 +122,7 @@ def paced(case, noise, limit_s=1e9, round_s=30.0):
                 instrument=run.instrument,
             )
         )
+    assert len(asked) == len(set(asked)), "each run is judged once"
     return made, pace.stopped
 
 
@@ -132,6 +139,15 @@ def test_a_case_stops_after_a_whole_round_and_its_instrumented_runs_are_made_all
     assert [run.instrument for run in made[-2:]] == ["events", "events"]
     quiet, why = paced(case, noise=1e-6)
     assert max(rounds_of(quiet)) + 1 == MIN_ROUNDS and why.startswith("after 10 rounds every interval")
+
+
+def test_invalid_runs_are_no_rounds_and_in_no_interval_that_decides(planned):
+    """Every third round has one INVALID run, far off: ten valid rounds are there after 14."""
+    (case,) = planned("sync-ids", "ids").cases
+    made, why = paced(case, noise=1e-6, is_invalid=lambda run: run.arm == "ids" and run.round % 3 == 0)
+    assert max(rounds_of(made)) + 1 == 15 and why.startswith("after 15 rounds every interval is at most 1 %")
+    made, why = paced(case, noise=1e-6, limit_s=999.0, is_invalid=lambda run: run.arm == "ids")
+    assert why == "after 32 rounds its share of the budget, 999 s, was spent"
 
 
 def test_a_spent_budget_ends_a_case_whose_intervals_are_still_wide(planned):
@@ -199,12 +215,25 @@ def test_options_are_read_and_stored(planned):
 @pytest.mark.parametrize(
     ("percent", "budget", "words"),
     [
-        ("1", None, "--until-precision 1: write a percentage above 0, such as 1%"),
+        (
+            "1",
+            None,
+            "--until-precision 1: it must be a percentage above 0 and at most 100, with its sign: write for",
+        ),
         ("0%", None, "above 0"),
         ("-1%", None, "above 0"),
         ("nan%", None, "above 0"),
-        ("1%", "10", "--budget 10: write a duration above 0, such as 90s, 10m or 1h"),
+        (
+            "1%",
+            "10",
+            "--budget 10: it must be a duration above 0 and at most 2700h, with its unit: write for instance",
+        ),
         ("1%", "0m", "above 0"),
+        ("200%", None, "--until-precision 200%: it must be a percentage above 0 and at most 100"),
+        ("1e-3%", None, "with its sign"),
+        ("", None, "--until-precision '': it must be"),
+        ("1%", "2701h", "at most 2700h"),
+        ("1%", " ", "--budget '': it must be"),
         (None, "10m", "--budget 10m: it goes with --until-precision"),
     ],
 )

@@ -111,7 +111,7 @@ def test_results_show_each_arm_with_tokens_throughput_n_and_latencies(tmp_path):
     runs = [make_run([make_request()], run_id=f"r{i}", duration_s=i + 1.0) for i in range(3)]
     text = printed(tmp_path, runs)
     row = next(line for line in text.splitlines() if "sync-ids" in line)
-    assert "9 tokens right" in row and "1.500 (n=3)" in row and "10 / 10" in row and "yes" in row
+    assert "9 tokens right" in row and "1.500 (n=3)" in row and "10 / 10*" in row and "yes" in row
     assert text.rstrip().endswith(f"report: {tmp_path / 'report.html'}")
     assert "\x1b" not in text and "…" not in text
 
@@ -132,7 +132,7 @@ def test_an_arm_with_wrong_tokens_gets_no_speed_whether_by_design_or_not(tmp_pat
         for line in printed(tmp_path, [fine, wrong, control, spared]).splitlines()
         if line.startswith(" smoke")
     }
-    assert "3 (n=1)" in rows["ids"] and "10 / 10" in rows["ids"]
+    assert "3 (n=1)" in rows["ids"] and "10 / 10*" in rows["ids"]
     assert "1 of 3 tokens WRONG" in rows["refresh"]
     assert "wrong, as it must be: 1 of 3 tokens wrong" in rows["stale"] and "WRONG" not in rows["stale"]
     assert "not exercised: 0 of 3 tokens wrong" in rows["overwrite"]
@@ -187,15 +187,18 @@ def test_no_color_is_respected(tmp_path, monkeypatch):
 
 def test_skipped_doubted_and_interrupted_are_told(tmp_path):
     finding = Finding("r0", "off-schedule", "late by 3 s", "leave a core", True)
+    more = [Finding(f"r{i}", "foreign-load", f"{i} % busy", "wait", True) for i in (50, 51, 52)]
     text = printed(
         tmp_path,
         [make_run([make_request()])],
-        findings=(finding, finding),
+        findings=(finding, finding, *more),
         skipped=(("gpu", "needs a CUDA device"),),
         warnings=("runs.jsonl, line 3: cut short, left out",),
         is_interrupted=True,
     )
     assert text.count("INVALID (off-schedule): late by 3 s; leave a core") == 1
+    assert text.count("foreign-load") == 1
+    assert "INVALID (foreign-load): 50 % busy (and 2 more runs like it); wait" in text
     assert "skipped gpu: needs a CUDA device" in text
     assert "warning: runs.jsonl, line 3" in text
     assert "interrupted: these are partial results" in text
@@ -231,3 +234,16 @@ def test_log_probabilities_are_told_where_they_were_checked():
     assert "WRONG" not in outcome(control) and "log-prob" not in outcome(make_run([make_request()]))
     (arm,) = summarise([run, run.model_copy(update={"logprobs": wrong})], ())
     assert arm.logprobs == LogprobVerdict(num_checked=12, num_wrong=2, max_error=0.5)
+
+
+def test_goodput_is_a_column_where_gates_are_set_and_never_of_a_wrong_arm(tmp_path):
+    requests = [make_request("a"), make_request("b", token_ms=(400.0, 500.0))]
+    gated = run_metrics(requests, (), 1.0, gates={"ttft": 100.0})
+    right = make_run(requests, metrics=gated)
+    wrong = make_run(requests, metrics=gated, arm="ids", num_wrong=1)
+    text = printed(tmp_path, [right, wrong])
+    (header,) = [line for line in text.splitlines() if "good req/s" in line]
+    rows = {line.split()[1]: line for line in text.splitlines() if line.strip().startswith("smoke")}
+    assert rows["sync-ids"].split()[-3] == "1"
+    assert rows["ids"].count("wrong tokens") == 5 and "good req/s" in header
+    assert "good req/s" not in printed(tmp_path, [make_run(requests)])

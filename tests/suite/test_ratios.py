@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from suite.ratios import MIN_ROUNDS, holm, paired_ratio, ratio_of_logs, t_interval
+from suite.ratios import MIN_ROUNDS, holm, paired_ratio, ratio_of_logs, t_interval, unpaired_ratio
 
 FAST = {0: 105.0, 1: 103.0, 2: 108.0, 3: 104.0, 4: 109.0, 5: 102.0}
 SLOW = {0: 100.0, 1: 101.0, 2: 99.0, 3: 100.0, 4: 102.0, 5: 100.5}
@@ -129,3 +129,38 @@ def test_many_experiments_at_once_are_the_same_as_one_after_the_other():
         ratio = ratio_of_logs(logs[index])
         one = (ratio.mean_log, ratio.interval.half_width, ratio.p_value)
         assert (mean[index], half_width[index], p_value[index]) == pytest.approx(one)
+
+
+def test_unpaired_ratio_interval_and_p_value_are_those_of_welchs_test_on_logs():
+    over, under = np.exp(noisy(1, 7, 0.02, 0.03)), np.exp(noisy(2, 11, 0.05))
+    ratio = unpaired_ratio(list(over), list(under))
+    test = stats.ttest_ind(np.log(over), np.log(under), equal_var=False)
+    expected = test.confidence_interval(0.95)
+    assert ratio.value == pytest.approx(stats.gmean(over) / stats.gmean(under))
+    assert (ratio.interval.low, ratio.interval.high) == pytest.approx((expected.low, expected.high))
+    assert (ratio.p_value, ratio.degrees) == pytest.approx((test.pvalue, test.df))
+    assert ratio.p_against(ratio.interval.high) == pytest.approx(0.05)
+    assert (ratio.num_rounds, ratio.num_under, ratio.is_paired) == (7, 11, False)
+
+
+def test_unpaired_rounds_that_are_too_few_or_have_no_value_cannot_tell():
+    ratio = unpaired_ratio([1.0, 2.0, None, 0.0, math.nan, math.inf], [1.0] * 9)
+    assert ratio.reason == "cannot tell: 2 and 9 rounds, at least 5 of each are needed"
+    assert ratio.notes == ("4 rounds left out: a value is missing or not positive",)
+    assert (ratio.value, ratio.interval, ratio.p_value, ratio.smallest_effect()) == (None, None, None, None)
+    assert unpaired_ratio([], []).reason == "cannot tell: 0 and 0 rounds, at least 5 of each are needed"
+
+
+def test_unpaired_values_without_any_spread_give_an_interval_without_width():
+    same, other = unpaired_ratio([2.0] * 5, [2.0] * 5), unpaired_ratio([3.0] * 5, [2.0] * 5)
+    assert (same.p_value, same.interval.half_width, same.value) == (1.0, 0.0, 1.0)
+    assert (other.p_value, other.interval.half_width) == (0.0, 0.0) and other.value == pytest.approx(1.5)
+    assert "no width" in other.notes[0]
+
+
+def test_a_paired_p_value_against_a_limit_is_that_of_the_test_on_shifted_logs():
+    logs = noisy(3, 8, 0.02, 0.05)
+    expected = stats.ttest_1samp(logs, 0.03).pvalue
+    assert ratio_of_logs(logs).p_against(0.03) == pytest.approx(expected)
+    assert ratio_of_logs(logs).p_against(0.0) == pytest.approx(ratio_of_logs(logs).p_value)
+    assert paired_ratio({}, {}).p_against(0.0) is None

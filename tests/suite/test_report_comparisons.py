@@ -45,7 +45,10 @@ def test_the_answer_is_on_the_arms_of_a_case_and_gives_the_interval_and_the_floo
 
 
 def test_with_the_two_rounds_of_a_shipped_scenario_the_answer_cannot_tell() -> None:
-    doubt = "Whether ids is faster or slower than sync-ids one cannot tell: 2 rounds, at least 5 are needed."
+    doubt = (
+        "Whether ids is faster or slower than sync-ids in output throughput one cannot tell: 2 rounds, at "
+        "least 5 are needed."
+    )
     assert doubt in told(reported(2))
     assert "aa: true runs the reference arm twice a round" in told(reported(5, has_aa=False))
 

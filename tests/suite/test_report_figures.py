@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import report_fabrication as fabricate
 from hypothesis import given
 from hypothesis import strategies as st
 
+from suite.checks import Finding
 from suite.report import chart as chart_parts
 from suite.report import figures
 from suite.report.chart import Chart
@@ -27,6 +30,38 @@ def test_throughput_has_a_point_for_every_measured_round_and_the_median() -> Non
     assert list(rounds.x) == one.values("output_throughput")
     assert list(rounds.customdata) == [1, 2, 3, 4, 5]
     assert list(middle.x) == [np.median(one.values("output_throughput"))]
+
+
+def with_invalid(one: Series, *rounds: int) -> Series:
+    found = [
+        Finding(one.runs[number].record.run_id, "foreign-load", "busy", "wait", True) for number in rounds
+    ]
+    return replace(one, findings=tuple(found))
+
+
+def test_an_invalid_round_is_shown_as_a_cross_and_is_in_no_median_curve_or_box() -> None:
+    whole = series(num_rounds=5, num_requests=10)
+    one = with_invalid(whole, 0, 3)
+    chart = figures.throughput([one])
+    assert chart.figure is not None
+    rounds, middle, crosses = chart.figure.data
+    values = whole.values("output_throughput")
+    assert list(rounds.customdata) == [2, 3, 5] and list(crosses.customdata) == [1, 4]
+    assert list(crosses.x) == [values[0], values[3]] and crosses.name == "INVALID"
+    assert list(middle.x) == [np.median([values[1], values[2], values[4]])]
+    assert "A cross is a round that is INVALID" in chart.caption
+    assert one.values("output_throughput") == [values[1], values[2], values[4]]
+    assert len(one.values("output_tokens")) == 5, "what was counted is of every round"
+    latency = figures.latency([("x", one)], "ttft_ms", 1000)
+    assert "n = 30 requests, 3\u00a0rounds pooled" in latency.caption
+    assert "3\u00a0rounds pooled" in figures.step_times(one).caption
+    assert figures.middle_run(one).record.round in (1, 2, 4)
+
+
+def test_where_every_round_is_invalid_the_charts_say_so() -> None:
+    one = with_invalid(series(num_rounds=2), 0, 1)
+    assert figures.throughput([one]).reason == "every round is INVALID: foreign-load"
+    assert figures.latency([("x", one)], "e2e_ms", 100).reason == "every round is INVALID: foreign-load"
 
 
 @pytest.mark.parametrize("kind", ["ttft_ms", "itl_ms", "e2e_ms"])
@@ -114,14 +149,6 @@ def test_many_steps_are_grouped_and_it_is_said() -> None:
     assert "means of 50 steps in a row" in chart.caption
 
 
-def test_uploads_leave_out_what_a_kind_never_uploads() -> None:
-    chart = figures.uploads(series(num_rounds=1))
-    assert chart.figure is not None
-    drawn = {trace.meta: list(trace.y) for trace in chart.figure.data}
-    assert "pixels" in drawn["prefill"]
-    assert drawn["decode"] == ["metadata"]
-
-
 @pytest.mark.parametrize(
     ("low", "high", "ticks"), [(5, 40, None), (0.4, 60, "D2"), (10, 10_000, "D2"), (3, 200_000, 1)]
 )
@@ -138,7 +165,6 @@ def test_every_chart_without_data_has_a_reason() -> None:
         *(figures.latency([("x", one)], kind, 100) for kind in figures.LATENCIES),
         figures.step_times(one),
         figures.batch_over_time(one, 100),
-        figures.uploads(one),
     ]
     for chart in charts:
         assert chart.figure is None

@@ -138,16 +138,15 @@ def test_every_median_of_a_written_run_folder_is_on_its_page_exactly(tmp_path: P
     folder = RunFolder.create(tmp_path, "page")
     folder.write_config({"scenarios": [{"name": "smoke"}], "invocation": {}, "cases": [], "skipped": []})
     folder.write_environment({"command_line": "python -m suite run"})
-    for number, gap_ms in enumerate((7.3, 9.1, 8.7)):
+    for number, gap_ms in enumerate((7.3, 9.1, 8.7, 99.0)):
         times = [20 + gap_ms * index for index in range(6)]
         requests = [
             make_request("a", token_ms=times),
             make_request("b", 3.0, token_ms=times),
-            failed_request(),
+            *([failed_request()] if number == 3 else []),  # that round is shown, and in no time
         ]
-        steps = [
-            make_step(i, 9.0 * i, 9.0 * i + 8, bytes={"ids": 64 + i}, copies={"ids": 1}) for i in range(6)
-        ]
+        counts = {"num_rows": 2, "bytes": {"ids": 64 + number}, "copies": {"ids": 1}}
+        steps = [make_step(i, 9.0 * i, 9.0 * i + 8, num_tokens=2 if i else 16, **counts) for i in range(6)]
         run_id = f"run-{number}"
         folder.write_steps(run_id, steps)
         folder.write_requests(run_id, requests)
@@ -156,6 +155,7 @@ def test_every_median_of_a_written_run_folder_is_on_its_page_exactly(tmp_path: P
     published = publish(folder.path)
     page = published.report.read_text(encoding="utf-8")
     shown = {float(value) for value in re.findall(r'<data value="([^"]+)"', page)}
+    assert published.arms[0].metrics["max_itl_ms"].values == pytest.approx((7.3, 9.1, 8.7))
     medians = [metric.median for metric in published.arms[0].metrics.values() if metric.median is not None]
     assert len(medians) > 40 and set(medians) <= shown
     text = Reader(page).text

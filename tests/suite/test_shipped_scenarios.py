@@ -6,6 +6,9 @@ from pathlib import Path
 import pytest
 
 from runner.inputs.arms import ARMS
+from suite.attribution import ONE_CHOICE, SWITCH
+from suite.break_even import TWINS
+from suite.ratios import MIN_ROUNDS
 from suite.scenario import expand, load_scenario
 from suite.workload import build_workload
 
@@ -17,6 +20,25 @@ def test_every_case_of_every_scenario_can_be_built(path: Path) -> None:
     for case in expand(load_scenario(path)):
         assert build_workload(case, case.scenario.seed).requests
         assert case.scenario.name == path.stem
+
+
+def test_attribution_has_every_arm_of_its_table_on_steps_of_both_kinds() -> None:
+    scenario = load_scenario(SCENARIOS / "attribution.yaml")
+    half, none = expand(scenario)
+    needed = {arm for pair in (*ONE_CHOICE, SWITCH) for arm in (pair.over, pair.under)}
+    assert needed <= set(scenario.arms) and scenario.rounds >= MIN_ROUNDS and scenario.aa
+    for case, kinds in ((half, {"spliced", "image+spliced"}), (none, {"text", "image"})):
+        workload = build_workload(case, scenario.seed)
+        measured = [step for step in workload.steps if not step.is_lead_in]
+        assert Counter(step.kind for step in measured) == {"decode": 20, "mixed": 5}
+        assert {item.kind for item in workload.requests} == kinds
+
+
+def test_break_even_sweeps_images_embeddings_and_rows_over_an_arm_and_its_twin() -> None:
+    scenario = load_scenario(SCENARIOS / "large" / "break-even.yaml")
+    assert tuple(reversed(scenario.arms)) in TWINS and scenario.rounds >= MIN_ROUNDS and scenario.aa
+    swept = ["traffic.multimodal_ratio", "traffic.embeds_ratio", "runner.max_num_seqs"]
+    assert list(scenario.sweep) == swept and len(expand(scenario)) == 27
 
 
 def test_prompt_embeds_compares_every_preset_that_fits_its_model_on_every_kind_of_request() -> None:

@@ -14,6 +14,7 @@ from runner.measure import StepRecord
 from runner.spans import Span
 from suite.instrumented_runs import costs_by_arm
 from suite.kept_ceilings import CaseCeilings, to_document
+from suite.micro.catalogue import Row
 from suite.publish import publish
 from suite.record import RunRecord, Status
 from suite.report.data import from_loaded
@@ -122,8 +123,44 @@ def test_the_tables_of_the_page_hold_the_exact_figures(tmp_path: Path) -> None:
     assert [line.text for line in row[6].lines] == ["host 0\xa0%", "device 25\xa0%"]
     (row,) = instruments(data.scenarios[0]).rows
     assert row[3].lines[0].text == "events" and row[4].lines[0].exact == 3
-    assert row[5].lines[0].exact == pytest.approx(0.5)
-    assert "2\xa0rounds, 1.000 to 1.000" in row[5].lines[0].note
+    assert "micro --only instrument --output RUN" in row[5].lines[0].text
+    assert row[6].lines[0].exact == pytest.approx(0.5)
+    assert "2\xa0rounds, 1.000 to 1.000" in row[6].lines[0].note
+
+
+def kept_row(name: str, level: str, median_ns: float) -> dict[str, object]:
+    return Row(
+        name=name,
+        size=level,
+        best_ns=median_ns,
+        median_ns=median_ns,
+        low_ns=None,
+        high_ns=None,
+        interval_reason="made up",
+        n=31,
+        calls=1,
+        enqueue_ns=None,
+        launch_bound=False,
+        memory="warm",
+        rate=None,
+        unit=None,
+    ).model_dump(mode="json")
+
+
+def test_what_spans_cost_a_step_is_ns_a_span_times_spans_a_step(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, measured(0), measured(1), instrumented(spans_of(steps())))
+    loaded = load_run(folder.path)
+    num_host, num_commands = 2, 1  # of the three spans a step
+    folder.write_micro(
+        {"rows": [kept_row("span.host", "events", 600.0), kept_row("span.command", "events", 9_000.0)]}
+    )
+    (costs,) = costs_by_arm(loaded.runs, loaded).values()
+    assert costs.instrument_us == pytest.approx((600 * num_host + 9_000 * num_commands) / 1e3)
+    (row,) = instruments(from_loaded(loaded, costs_by_arm(loaded.runs, loaded)).scenarios[0]).rows
+    assert row[5].lines[0].exact == costs.instrument_us and row[5].lines[0].note.endswith("of a step")
+    folder.write_micro({"rows": [{"name": 3}]})
+    (costs,) = costs_by_arm(loaded.runs, loaded).values()
+    assert costs.instrument_us is None and "micro.json: 0.name" in str(costs.no_instrument_us)
 
 
 @pytest.mark.parametrize(

@@ -134,6 +134,15 @@ def test_a_share_may_be_written_as_a_fraction(text: str, tmp_path: Path) -> None
     assert steps is not None and steps.mix[0].supplied == 0.5  # type: ignore[union-attr]
 
 
+def test_a_share_for_all_steps_holds_where_one_says_nothing(tmp_path: Path) -> None:
+    mix = "[{decode: 1, prefill: [10]}, {decode: 1, prefill: [10], supplied: 0}]"
+    case = listed_case(tmp_path, mix, "traffic.steps.repeat=1", "traffic.steps.supplied=1/2")
+    workload = build_workload(case, 7)
+    assert [step.num_supplied_rows for step in workload.steps] == [4, 5, 0]
+    case = listed_case(tmp_path, mix, "sweep={traffic.steps.supplied: [1]}", "traffic.steps.repeat=1")
+    assert [step.num_supplied_rows for step in build_workload(case, 7).steps] == [8, 10, 0]
+
+
 def test_the_lead_in_is_told_and_in_no_other_step(tmp_path: Path) -> None:
     workload = build_workload(listed_case(tmp_path), 7)
     assert lead_in_ranges(workload.steps) == ((0, 1),)
@@ -247,13 +256,37 @@ def test_a_mistake_is_told_with_line_key_value_and_fix(entry: str, tmp_path: Pat
             "traffic.steps.context.tokens is 63; a row of it that decodes takes 65",
         ),
         ("model=tiny-qwen3", "traffic.steps.mix[1].images is 1; tiny-qwen3 is a text model: remove it"),
-        ("traffic.steps=5", "traffic.steps is 5; it must be a mapping with the keys mix, repeat, context"),
+        (
+            "traffic.steps=5",
+            "traffic.steps is 5; it must be a mapping with the keys mix, repeat, supplied, context",
+        ),
     ],
 )
 def test_what_does_not_go_with_a_list_is_refused(override: str, told: str, tmp_path: Path) -> None:
     with pytest.raises(SuiteError) as caught:
         listed_case(tmp_path, MIX, override)
     assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "enough"),
+    [
+        ("max_num_seqs", 8),  # 4 decode, 2 prompts come, 2 of the step before are still held
+        ("num_blocks", 10),  # one of each that decodes, and 2 + 1 of what comes and of what has gone
+        ("num_resident_rows", 4 * 8 + 2 * (20 + 9)),
+    ],
+)
+def test_what_an_async_arm_still_holds_is_counted(key: str, enough: int, tmp_path: Path) -> None:
+    """One less is refused, and with just enough every arm keeps to the list."""
+    mix = "[{decode: 4, prefill: [20, 9], supplied: 1/2}]"
+    few = ("traffic.steps.repeat=4", f"runner.{key}={enough - 1}")
+    with pytest.raises(SuiteError, match=rf"runner\.{key} is {enough - 1}; a step of .* needs {enough} "):
+        listed_case(tmp_path, mix, *few)
+    case = listed_case(tmp_path, mix, few[0], f"runner.{key}={enough}")
+    workload = build_workload(case, 7)
+    for name in ("gated", "refresh", "fused", "ids"):
+        steps = null_run(case, ARMS[name], workload)
+        assert first_other_step(workload.steps, steps, has_rows=ARMS[name].prompt_embeds) is None, name
 
 
 def test_rows_that_can_never_decode_together_are_refused(tmp_path: Path) -> None:

@@ -17,9 +17,11 @@ from hypothesis import strategies as st
 from records import START_NS, failed_request, make_request, make_run, make_step
 
 from runner.spans import Span
+from suite.checks import check_runs
 from suite.errors import SuiteError
+from suite.publish import publish
 from suite.record import Metric
-from suite.store import RUNS, RunFolder, load_run, safe_name, to_json
+from suite.store import RUNS, RunFolder, load_run, read_config, safe_name, to_json
 
 NOON = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 
@@ -68,6 +70,7 @@ def test_requests_come_back_as_they_were_nulls_and_big_numbers_included(folder):
         make_request("e", logprobs=(-0.1, -(2.0**-40), -1e-9)),
         failed_request("f"),
         make_request("g", token_ms=(), logprobs=()),
+        make_request("h", first_wrong=1, expected_from=0, expected_ids=(7, 2**40)),
     ]
     folder.write_requests("r", requests)
     loaded = load_run(folder.path)
@@ -124,25 +127,54 @@ def test_a_damaged_line_is_left_out_with_a_warning(folder, changes, words):
     assert words in warning and "left out" in warning and "pydantic" not in warning
 
 
-def test_a_run_whose_table_is_cut_short_is_left_out_by_name(folder):
+def kept_run(folder, run_id):
+    """A run with its tables, as a worker leaves it."""
+    requests = [make_request()]
+    steps = [make_step(0, 0, 10, "prefill", num_tokens=8), make_step(1, 10, 30, num_tokens=2)]
+    folder.write_steps(run_id, steps)
+    folder.write_requests(run_id, requests)
+    folder.append_run(make_run(requests, steps, run_id=run_id))
+
+
+@pytest.mark.parametrize("kind", ["steps", "requests"])
+@pytest.mark.parametrize("damage", ["missing", "empty", "cut short"])
+def test_a_run_whose_table_is_gone_is_shown_with_one_finding_about_that_file(folder, kind, damage):
     for run_id in ("first", "second"):
-        folder.append_run(make_run([make_request()], run_id=run_id))
-        folder.write_requests(run_id, [make_request()])
-    table = folder.path / "requests" / "first.parquet"
-    table.write_bytes(table.read_bytes()[:100])
+        kept_run(folder, run_id)
+    table = folder.path / kind / "first.parquet"
+    content = table.read_bytes()
+    table.write_bytes({"empty": b"", "cut short": content[: len(content) // 2]}.get(damage, b""))
+    if damage == "missing":
+        table.unlink()
     loaded = load_run(folder.path)
-    assert [run.run_id for run in loaded.runs] == ["second"]
-    assert any("the run first is left out: cannot read" in text for text in loaded.warnings)
+    assert [run.run_id for run in loaded.runs] == ["first", "second"]
+    assert [run.run_id for run in loaded.whole_runs] == ["second"]
+    findings = check_runs(loaded.runs, loaded.request_records, loaded.step_records)
+    (finding,) = [one for one in findings if one.run_id == "first"]
+    assert finding.rule == "tables-damaged" and str(table) in finding.message
+    assert "--resume" in finding.remedy and not finding.is_timing
+    assert loaded.steps("first").empty == (kind == "steps")
+    assert loaded.requests("first").empty == (kind == "requests")
+
+
+def test_a_damaged_table_of_a_warm_up_is_a_warning_for_nobody_judges_it(folder):
+    kept_run(folder, "fine")
+    requests, steps = [make_request()], [make_step(0, 0, 10, "prefill", num_tokens=10)]
+    folder.append_run(make_run(requests, steps, run_id="cold", is_warmup=True))
+    found = publish(folder.path)
+    assert [text for text in found.warnings if "cold.parquet is missing" in text]
+    assert not [finding for finding in found.findings if finding.run_id == "cold"]
 
 
 def test_tables_of_before_caching_drafts_and_logprobs_are_read_as_having_had_none(folder):
     import pyarrow.parquet as pq
 
-    folder.append_run(make_run([make_request()], run_id="r"))
+    folder.append_run(make_run([make_request()], [make_step(0, 0, 1)], run_id="r"))
     folder.write_requests("r", [make_request()])
     folder.write_steps("r", [make_step(0, 0, 1)])
     later = {"steps": ["hash_ns", "num_draft_tokens", "num_accepted_tokens", "graph_rows"]}
     later["requests"] = ["num_cached_tokens", "num_drafted_tokens", "num_accepted_tokens", "logprobs"]
+    later["requests"] += ["expected_from", "expected_ids"]
     for kind, names in later.items():
         path = folder.path / kind / "r.parquet"
         pq.write_table(pq.read_table(path).drop_columns(names), path)
@@ -152,7 +184,7 @@ def test_tables_of_before_caching_drafts_and_logprobs_are_read_as_having_had_non
     assert loaded.step_records("r") == [make_step(0, 0, 1)]
 
 
-def test_a_column_without_its_values_leaves_the_run_out(folder):
+def test_a_column_without_its_values_is_told_with_its_name(folder):
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -163,7 +195,9 @@ def test_a_column_without_its_values_leaves_the_run_out(folder):
     index = table.column_names.index("sent_ns")
     pq.write_table(table.set_column(index, "sent_ns", pa.nulls(len(table), pa.int64())), path)
     loaded = load_run(folder.path)
-    assert not loaded.runs and any("the column sent_ns has no value" in text for text in loaded.warnings)
+    assert not loaded.whole_runs and "the column sent_ns has no value" in loaded.damage("r")
+    with pytest.raises(SuiteError, match="the column sent_ns has no value"):
+        loaded.request_records("r")
 
 
 @pytest.mark.parametrize("findings", ["null", "3", '"text"', '[{"odd": 1}]', "[3]"])
@@ -191,10 +225,16 @@ def test_a_summary_nested_too_deeply_is_left_out(folder):
         "scenarios: " + "[" * 5_000,
     ],
 )
-def test_a_damaged_configuration_is_refused_with_its_file(folder, config):
+def test_a_damaged_configuration_is_told_with_its_file_and_hides_no_run(folder, config):
     (folder.path / "config.yaml").write_text(config)
-    with pytest.raises(SuiteError, match=r"config\.yaml"):
+    with pytest.raises(SuiteError, match=r"config\.yaml"):  # without a run it is the folder of none
         load_run(folder.path)
+    kept_run(folder, "r")
+    loaded = load_run(folder.path)
+    assert [run.run_id for run in loaded.runs] == ["r"]
+    assert [text for text in loaded.warnings if "config.yaml" in text and "not shown" in text]
+    with pytest.raises(SuiteError, match=r"config\.yaml"):
+        read_config(folder.path)
 
 
 def test_a_loop_of_links_or_a_long_name_is_no_run_folder(tmp_path):

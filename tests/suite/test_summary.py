@@ -87,6 +87,63 @@ def test_tokens_of_all_runs_are_added_up_and_findings_make_an_arm_invalid():
     assert summarise(runs, ())[0].is_valid
 
 
+def test_the_times_of_an_invalid_round_are_in_no_figure_and_what_it_counted_is():
+    runs = rounds(1.0, 2.0, 4.0)
+    late = Finding("r0", "off-schedule", "late", "leave a core", True)
+    of_all = Finding("r2", "drift", "down", "warm up", True)
+    (arm,) = summarise(runs, [late, of_all])
+    assert arm.metrics["output_throughput"].values == (1.5, 0.75)
+    assert arm.metrics["median_ttft_ms"].num_rounds == 2
+    assert arm.metrics["output_tokens"].num_rounds == arm.metrics["failed_requests"].num_rounds == 3
+    assert (arm.num_rounds, arm.num_invalid, arm.is_valid) == (3, 1, False)
+    assert to_document([arm], (), (), False)["arms"][0]["num_invalid"] == 1
+
+
+def test_where_every_round_is_invalid_there_is_no_time_but_the_rules_that_were_broken():
+    runs = rounds(1.0, 2.0)
+    findings = [Finding(run.run_id, "foreign-load", "busy", "wait", True) for run in runs]
+    findings.append(Finding("r1", "drift", "down", "warm up", True))
+    (arm,) = summarise(runs, findings)
+    metric = arm.metrics["output_throughput"]
+    assert (metric.median, metric.num_rounds, metric.unit) == (None, 0, "tok/s")
+    assert metric.reason == "every round is INVALID: foreign-load"
+    assert arm.metrics["output_tokens"].median == 3
+
+
+def test_the_instruments_ratio_is_taken_to_valid_rounds():
+    on = make_run([make_request()], duration_s=4.0, run_id="i0", instrument="events")
+    late = Finding("r0", "off-schedule", "late", "leave a core", True)
+    (arm,) = summarise([*rounds(1.0, 2.0), on], [late])
+    assert arm.instrument.throughput_ratio == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "num", "is_thin"),
+    [
+        ("p99_ttft_ms", 99, True),
+        ("p99_ttft_ms", 100, False),
+        ("p95_e2e_ms", 19, True),
+        ("p95_e2e_ms", 20, False),
+        ("p90_e2e_ms", 9, True),
+        ("p90_e2e_ms", 10, False),
+        ("median_ttft_ms", 1, False),
+        ("max_ttft_ms", 1, False),
+        ("p99_decode_step_wall_ms", 0, False),
+    ],
+)
+def test_a_percentile_of_too_few_samples_is_marked_with_their_number(name, num, is_thin):
+    """The round that has fewest decides, even where all rounds together would have enough."""
+    requests = [make_request(f"r{index}") for index in range(max(num, 1))]
+    many = [make_request(f"r{index}") for index in range(200)]
+    runs = [make_run(requests, run_id="a"), make_run(many, run_id="b", round=1)]
+    (arm,) = summarise(runs, ())
+    caution = arm.metrics[name].caution
+    assert (caution is not None) == is_thin
+    if is_thin:
+        assert caution.startswith(f"of {num} samples a round; ")
+        assert to_document([arm], (), (), False)["arms"][0]["metrics"][name]["caution"] == caution
+
+
 def test_cases_and_arms_are_kept_apart_in_the_order_they_ran():
     runs = [
         make_run([make_request()], run_id="1", arm="sync-ids", case_id="b" * 16),

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
+from test_cli import assert_refused, invoke
 
 from suite.errors import SuiteError
 from suite.metrics import latency_metrics
@@ -124,3 +125,29 @@ def test_an_empty_file_and_none_at_all_are_refused(tmp_path):
         read(tmp_path, "")
     with pytest.raises(SuiteError, match=r"gone\.jsonl"):
         read_vllm_requests(tmp_path / "gone.jsonl")
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_the_command_prints_the_figures_of_a_real_run(run):
+    result = invoke("metrics", _real(run, "requests.jsonl"))
+    assert result.exit_code == 0 and FROM_QUEUE in result.stdout and "300 requests" in result.stdout
+    printed = PRINTED.findall(_real(run, "validation_summary.txt").read_text(encoding="utf-8"))
+    rows = {line.split()[0]: line.split()[1:] for line in result.stdout.splitlines() if line}
+    shown = dict(zip(rows["ms"], rows["ttft"], strict=True))
+    wanted = {statistic.lower(): float(value) for sample, statistic, value in printed if sample == "TTFT"}
+    assert all(
+        float(shown[name].replace(",", "")) == pytest.approx(value, rel=1e-3)
+        for name, value in wanted.items()
+    )
+    document = json.loads(invoke("metrics", _real(run, "requests.jsonl"), "--json").stdout)
+    assert f"{document['metrics']['mean_ttft_ms']['value']:.1f}" == f"{wanted['mean']:.1f}"
+
+
+def test_the_command_says_what_is_undefined_and_refuses_what_is_no_such_file(tmp_path):
+    path = tmp_path / "requests.jsonl"
+    path.write_text(json.dumps({**ROW, "output_toks": 1, "last_token_ts": 102.0}))
+    text = invoke("metrics", path).stdout
+    assert "tpot: n/a: one output token" in text and FROM_ARRIVAL in text
+    path.write_text("{}")
+    assert_refused(invoke("metrics", path), "requests.jsonl:1: ")
+    assert_refused(invoke("metrics", tmp_path / "gone.jsonl"), "gone.jsonl")

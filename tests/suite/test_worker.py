@@ -32,6 +32,7 @@ from runner.spans import Span
 from runner.sync_check import SyncFinding
 from suite import worker as worker_module
 from suite.arrivals import ScheduledArrivals
+from suite.checks import check_run
 from suite.plan import Options, make_plan
 from suite.protocol import (
     Close,
@@ -356,7 +357,10 @@ def test_the_arm_gets_its_prompts_as_it_takes_them_and_its_decision_is_recorded(
 def test_the_first_wrong_token_of_every_request_is_kept(run, monkeypatch, folder):
     monkeypatch.setattr(FakeOracle, "wrong", ("request-0000", "request-0002"))
     finished(run())
-    assert [r.first_wrong for r in load_run(folder.path).request_records("r0")] == [2, None, 2]
+    records = load_run(folder.path).request_records("r0")
+    assert [record.first_wrong for record in records] == [2, None, 2]
+    assert [record.expected_ids for record in records] == [(5, 6), None, (5, 6)]
+    assert [record.expected_from for record in records] == [0, None, 0]
 
 
 @pytest.mark.parametrize("rotation", range(3))
@@ -396,12 +400,27 @@ def test_what_the_cache_and_the_drafts_gave_is_recorded_and_measured_where_they_
     assert finished(run())[0].record.metrics["prefix_cache_hit_rate"].reason == "prefix caching is off"
 
 
-def test_hits_in_traffic_that_was_not_meant_to_share_are_warned_of(run, tmp_path):
-    (text,) = finished(run(of=made(tmp_path, "runner.prefix_caching=true")))[0].record.warnings
-    assert "the prefix cache gave 50.0 % of prompt positions" in text
+def test_whether_prompts_were_meant_to_begin_alike_is_recorded_and_hits_without_it_are_invalid(run, tmp_path):
+    record = finished(run(of=made(tmp_path, "runner.prefix_caching=true")))[0].record
+    (found,) = [one for one in check_run(record, [], []) if one.rule == "cache-hits"]
+    assert "the prefix cache gave 50.0 % of prompt positions" in found.message
     shared = "traffic.shared_prefix={groups: 1, tokens: 2}"
-    assert finished(run(of=made(tmp_path, "runner.prefix_caching=true", shared)))[0].record.warnings == ()
-    assert finished(run())[0].record.warnings == ()
+    record = finished(run(of=made(tmp_path, "runner.prefix_caching=true", shared)))[0].record
+    assert record.begins_alike and not [one for one in check_run(record, [], []) if one.rule == "cache-hits"]
+    assert finished(run())[0].record.begins_alike is False
+
+
+def test_what_the_cores_did_meanwhile_is_recorded_and_of_a_gpu_nothing_where_there_is_none(run):
+    record = finished(run())[0].record
+    assert record.cpu.wall_s > 0 and record.cpu.num_cores >= 1 and record.gpu is None
+    assert not any("GPU" in note for note in record.notes)
+
+
+def test_what_should_settle_is_recorded_of_a_timed_run_only(run, tmp_path):
+    long = made(tmp_path, "traffic.num_requests=50", "traffic.arrivals.rate=5000")
+    assert finished(run(of=long))[0].record.settles == "queue"
+    assert finished(run(of=long, is_timed=False))[0].record.settles is None
+    assert finished(run())[0].record.settles is None
 
 
 def test_log_probabilities_are_kept_and_checked_where_they_were_asked_for(run, folder, tmp_path):

@@ -7,7 +7,7 @@ const drawn = new Set();
 const hidden = new Map(); // host -> indices of traces its reader has hidden
 
 const plots = () => [...document.querySelectorAll(".plot")];
-const isVisible = (host) => host.offsetParent !== null;
+const isVisible = (host) => !host.closest("details:not([open])");
 const figureOf = (host) => JSON.parse(document.getElementById(host.dataset.figure).textContent);
 
 // Figures hold light colours; the same place of the current palette replaces each, wherever one stands.
@@ -57,7 +57,7 @@ function layoutOf(layout, palette) {
 
 const SHAPES = {
   circle: '<circle cx="14" cy="8" r="5"/>', square: '<path d="M9 3h10v10H9z"/>', diamond: '<path d="M14 2l6 6-6 6-6-6z"/>',
-  "triangle-up": '<path d="M14 2l6 11H8z"/>', "triangle-down": '<path d="M14 14l6-11H8z"/>',
+  "triangle-up": '<path d="M14 2l6 11H8z"/>', "triangle-left": '<path d="M18 2L8 8l10 6z"/>', "triangle-down": '<path d="M14 14l6-11H8z"/>',
   cross: '<path d="M12 3h4v3h3v4h-3v3h-4v-3H9V6h3z"/>',
   x: '<path d="M10 2l4 4 4-4 2 2-4 4 4 4-2 2-4-4-4 4-2-2 4-4-4-4z"/>', "line-ns": '<path d="M14 1v14"/>',
 };
@@ -77,8 +77,12 @@ function glyph(trace) {
   const style = (isLine ? trace.line : trace.marker) || {};
   const holder = document.createElement("span");
   holder.innerHTML = `<svg width="28" height="16" aria-hidden="true" fill="none" stroke-width="2">${shapeOf(trace)}</svg>`;
-  const colour = first(style.color) || first(trace.line?.color) || colours().text;
+  const colour = first(style.color) || first(trace.line?.color) || trace.colorscale?.[1][1] || colours().text;
   holder.firstChild.setAttribute("stroke", typeof colour === "string" ? colour : colours().text);
+  if (!trace.mode && !first(style.pattern?.shape)) {
+    holder.firstChild.setAttribute("fill", colour);
+    holder.firstChild.setAttribute("fill-opacity", style.opacity ?? 1);
+  }
   holder.firstChild.setAttribute("stroke-dasharray", isLine ? STROKES[style.dash] || "none" : "none");
   return holder.firstChild;
 }
@@ -125,7 +129,7 @@ function needPlotly() {
 }
 
 function dressed(host) {
-  const figure = figureOf(host);
+  const figure = paired(host, figureOf(host));
   const palette = colours();
   const swap = new Map(themes.light.palette.map((colour, index) => [colour, palette.palette[index]]));
   recolour(figure, swap);
@@ -142,6 +146,15 @@ function draw(host) {
   return Plotly.react(host, data, layout, {
     responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
   });
+}
+
+// One chart that cannot be drawn leaves the others alone; the console has the cause.
+async function drawOrTell(host) {
+  try {
+    await draw(host);
+  } catch (error) {
+    console.error(`${host.dataset.name}: ${error}`);
+  }
 }
 
 // What is folded away is drawn when it is unfolded, in the colours of then.
@@ -168,7 +181,7 @@ async function drawQueue() {
   await new Promise((resolve) => setTimeout(resolve, 0));
   while (queue.length) {
     const host = queue.shift();
-    if (!drawn.has(host) && isVisible(host)) await draw(host);
+    if (!drawn.has(host) && isVisible(host)) await drawOrTell(host);
     await new Promise((resolve) => setTimeout(resolve, 0));
   }
   isDrawing = false;

@@ -1,5 +1,5 @@
 // Every chart as CSV and PNG, every table as CSV, from what the page holds.
-const DATA = ["x", "y", "z", "base", "lowerfence", "q1", "median", "q3", "upperfence", "measure", "text", "customdata"];
+const DATA = ["x", "y", "z", "base", "lowerfence", "q1", "median", "q3", "upperfence", "measure", "text", "hovertext", "customdata"];
 const TYPED = {
   f8: Float64Array, f4: Float32Array, i1: Int8Array, u1: Uint8Array, i2: Int16Array, u2: Uint16Array, i4: Int32Array, u4: Uint32Array,
 };
@@ -48,7 +48,7 @@ function chartRows(host) {
   const figure = figureOf(host);
   const names = DATA.filter((name) => figure.data.some((trace) => Array.isArray(listOf(trace[name]))));
   const heads = ["trace", ...names.map((name) => titleOf(figure.layout, figure.data[0], name))];
-  return [heads, ...figure.data.flatMap((trace) => rowsOf(trace, names).map((row) => [plain(trace.meta || trace.name || ""), ...row]))];
+  return [heads, ...figure.data.flatMap((trace, index) => rowsOf(trace, names).map((row) => [armOf(figure, index) + plain(trace.meta || trace.name || ""), ...row]))];
 }
 
 // A column for each line of a cell, exact where the page rounds, and one for its notes.

@@ -15,7 +15,7 @@ from suite.errors import SuiteError
 from suite.micro import transfers
 from suite.micro.case import Case
 from suite.micro.catalogue import GROUPS, choose, groups_of, is_chosen
-from suite.micro.ceiling_probes import linear_layers, measure_ceilings
+from suite.micro.ceiling_probes import language_model_of, linear_layers, measure_ceilings
 from suite.micro.child import cases_of, instrument_rows, measured
 from suite.micro.machine import Machine, last_level_cache
 from suite.micro.protocol import Order
@@ -92,7 +92,7 @@ def test_flags_reach_the_device_by_every_way_of_copying(
 @pytest.mark.parametrize("name", MODELS)
 def test_the_shapes_of_linear_layers_are_the_models_own(name: str) -> None:
     spec = MODELS[name]
-    layers = linear_layers(spec, torch.device("cpu"))
+    layers = linear_layers(language_model_of(spec, torch.device("cpu")))
     shapes = sorted((weight.shape[1], weight.shape[0]) for weight, _ in layers)
     assert shapes == sorted(linear_shapes(spec) * spec.num_layers)
     assert sum(weight.numel() for weight, _ in layers) == linear_parameters(spec)

@@ -1,0 +1,287 @@
+"""The same case and arm in two run folders: which belong together, and what differs between them.
+
+Cases are matched by content (case_id), never by name. Made from records alone; a wrong arm gets no verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from suite.checks import Finding, invalid_runs
+from suite.comparison import (
+    CaseKey,
+    Design,
+    aa_floor,
+    by_round,
+    has_wrong_tokens,
+    old_design,
+    paired_runs,
+    why_not_judged,
+    with_left_out,
+)
+from suite.metrics import DEFINITIONS
+from suite.ratios import Ratio, factor, holm, unpaired_ratio
+from suite.record import RunRecord
+from suite.verdict import Floor, Verdict, Word, decide
+
+WRONG_BASE = "the base has wrong tokens"
+OTHER_WORKLOAD = "the requests are others, though the case is the same: its workload hash differs"
+NO_DIRECTION = "neither more nor less of it is better"
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One run folder. Two with the same `interleaved` took turns in the same rounds (suite/baseline.py)."""
+
+    name: str
+    runs: tuple[RunRecord, ...]
+    design_of: Mapping[CaseKey, Design]
+    findings: tuple[Finding, ...] = ()
+    interleaved: str | None = None
+
+    def cases(self) -> Mapping[str, list[RunRecord]]:
+        """case_id -> its runs."""
+        found: dict[str, list[RunRecord]] = {}
+        for run in self.runs:
+            found.setdefault(run.case_id, []).append(run)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Middle:
+    """The median over a side's rounds, and how many there are; None where there are none."""
+
+    value: float | None
+    num_rounds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """`head` / `base` in a metric of one arm of one case; `adjusted_p` is Holm's over all compared."""
+
+    scenario: str
+    case_id: str
+    case_label: str
+    arm: str
+    base: str
+    head: str
+    metric: str
+    base_middle: Middle
+    head_middle: Middle
+    ratio: Ratio
+    floor: Floor
+    verdict: Verdict
+    adjusted_p: float | None = None
+
+    @property
+    def case(self) -> str:
+        return self.scenario if self.case_label == self.scenario else f"{self.scenario} [{self.case_label}]"
+
+    @property
+    def pairing(self) -> str:
+        return "paired" if self.ratio.is_paired else "unpaired"
+
+    @property
+    def smallest_effect(self) -> float | None:
+        """The smallest log ratio decided with a power of 0.8; the floor is part of it."""
+        return None if self.floor.value is None else self.ratio.smallest_effect(self.floor.value)
+
+    def document(self) -> dict[str, object]:
+        """For JSON; ratios are factors, so that 1.03 is 3 % more than the base."""
+        ratio, definition = self.ratio, DEFINITIONS[self.metric]
+        interval = ratio.interval
+        return {
+            "scenario": self.scenario,
+            "case_id": self.case_id,
+            "case_label": self.case_label,
+            "arm": self.arm,
+            "base": self.base,
+            "head": self.head,
+            "metric": self.metric,
+            "unit": definition.unit,
+            "better": definition.better,
+            "base_median": self.base_middle.value,
+            "head_median": self.head_middle.value,
+            "num_base_rounds": self.base_middle.num_rounds,
+            "num_head_rounds": self.head_middle.num_rounds,
+            "interval_kind": self.pairing,
+            "ratio": ratio.value,
+            "interval_low": factor(interval.low) if interval else None,
+            "interval_high": factor(interval.high) if interval else None,
+            "p_value": ratio.p_value,
+            "adjusted_p_value": self.adjusted_p,
+            "noise_floor": factor(self.floor.value),
+            "noise_floor_reason": self.floor.reason,
+            "smallest_effect": factor(self.smallest_effect),
+            "verdict": self.verdict.word.value,
+            "reason": self.verdict.reason,
+            "notes": list(ratio.notes),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """`unmatched`: cases and arms without a partner, in words."""
+
+    differences: tuple[Difference, ...]
+    unmatched: tuple[str, ...]
+
+
+def compare_sides(
+    base: Side, heads: Sequence[Side], metrics: Sequence[str] = (), more: Sequence[str] = ()
+) -> Compared:
+    """Every arm of every case that a head shares with the base, in `metrics`, or else the primary ones.
+
+    `more` metrics are compared as well. Holm is over all there is.
+    """
+    found = [one for head in heads for one in _differences(base, head, metrics, more)]
+    unmatched = [text for head in heads for text in _unmatched(base, head)]
+    return Compared(tuple(_decided(found)), tuple(dict.fromkeys(unmatched)))
+
+
+def _unmatched(base: Side, head: Side) -> Iterator[str]:
+    for side, other in ((base, head), (head, base)):
+        others = other.cases()
+        for case_id, runs in side.cases().items():
+            if case_id not in others:
+                yield f"{_name(runs[0])} of {side.name} has no partner in {other.name}{_alike(runs, other)}"
+                continue
+            arms = {run.arm for run in others[case_id]}
+            for arm in dict.fromkeys(run.arm for run in runs if run.arm not in arms):
+                yield f"{_name(runs[0])}: arm {arm} of {side.name} has no partner in {other.name}"
+
+
+def _name(run: RunRecord) -> str:
+    named = run.scenario if run.case_label == run.scenario else f"{run.scenario} [{run.case_label}]"
+    return f"the case {named} ({run.case_id})"
+
+
+def _alike(runs: Sequence[RunRecord], other: Side) -> str:
+    """That a case of the same name is there, and is another: sizes, traffic, model or seed differ."""
+    named = (runs[0].scenario, runs[0].case_label)
+    twins = dict.fromkeys(run.case_id for run in other.runs if (run.scenario, run.case_label) == named)
+    if not twins:
+        return ""
+    return f"; one of the same name there is another case ({', '.join(twins)}): its content differs"
+
+
+def _differences(base: Side, head: Side, metrics: Sequence[str], more: Sequence[str]) -> Iterator[Difference]:
+    cases = head.cases()
+    for case_id, base_runs in base.cases().items():
+        head_runs = cases.get(case_id, [])
+        design = base.design_of.get((base_runs[0].scenario, case_id)) or old_design(base_runs)
+        arms = {run.arm for run in head_runs}
+        for metric in dict.fromkeys((*(metrics or design.metrics), *more)):
+            for arm in dict.fromkeys(run.arm for run in base_runs if run.arm in arms):
+                pair = _Pair(base, head, base_runs, head_runs, design.reference, arm, metric)
+                yield pair.difference()
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """One arm and metric of a case that both sides have."""
+
+    base: Side
+    head: Side
+    base_runs: Sequence[RunRecord]
+    head_runs: Sequence[RunRecord]
+    reference: str | None
+    arm: str
+    metric: str
+
+    def difference(self) -> Difference:
+        """Without a verdict yet, unless there can be none."""
+        first = self.base_runs[0]
+        why = why_not_judged([run for run in self.head_runs if run.arm == self.arm])
+        if why is None and DEFINITIONS[self.metric].better == "neither":
+            verdict = Verdict(Word.NONE, NO_DIRECTION)
+        else:
+            verdict = Verdict(Word.NONE if why else Word.CANNOT_TELL, why or "")
+        return Difference(
+            scenario=first.scenario,
+            case_id=first.case_id,
+            case_label=first.case_label,
+            arm=self.arm,
+            base=self.base.name,
+            head=self.head.name,
+            metric=self.metric,
+            base_middle=_middle(self._values(self.base_runs, self.base)),
+            head_middle=_middle(self._values(self.head_runs, self.head)),
+            ratio=self._ratio(why),
+            floor=self._floor(),
+            verdict=verdict,
+        )
+
+    def _ratio(self, why: str | None) -> Ratio:
+        if why is None and has_wrong_tokens(run for run in self.base_runs if run.arm == self.arm):
+            why = WRONG_BASE
+        if why is None and not self._is_same_workload():
+            why = OTHER_WORKLOAD
+        why = why or self._why_no_data(self.base_runs, self.base)
+        why = why or self._why_no_data(self.head_runs, self.head)
+        if why is not None:
+            return Ratio(0, reason=why, num_under=None if self._is_interleaved() else 0)
+        over, under = self._measured(self.head_runs), self._measured(self.base_runs)
+        invalid = invalid_runs(self.head.findings)
+        base_invalid = invalid_runs(self.base.findings)
+        if self._is_interleaved():
+            return paired_runs(over, under, self.metric, invalid, base_invalid)
+        ratio = unpaired_ratio(
+            list(by_round(over, self.metric, invalid).values()),
+            list(by_round(under, self.metric, base_invalid).values()),
+        )
+        return with_left_out(ratio, over, under, invalid, base_invalid)
+
+    def _why_no_data(self, runs: Sequence[RunRecord], side: Side) -> str | None:
+        """Where no round that counts has a value: the metric's own reason, if it has one."""
+        if any(value is not None for value in self._values(runs, side)):
+            return None
+        found = [run.metrics.get(self.metric) for run in self._measured(runs)]
+        reasons = [metric.reason for metric in found if metric is not None and metric.reason]
+        return f"no data in {side.name}: {reasons[0] if reasons else 'no round of it counts'}"
+
+    def _is_interleaved(self) -> bool:
+        return self.base.interleaved is not None and self.base.interleaved == self.head.interleaved
+
+    def _is_same_workload(self) -> bool:
+        hashes = [{run.workload_hash for run in runs} for runs in (self.base_runs, self.head_runs)]
+        return hashes[0] == hashes[1]
+
+    def _measured(self, runs: Sequence[RunRecord]) -> list[RunRecord]:
+        return [run for run in runs if run.arm == self.arm and run.is_measured]
+
+    def _values(self, runs: Sequence[RunRecord], side: Side) -> list[float | None]:
+        return list(by_round(self._measured(runs), self.metric, invalid_runs(side.findings)).values())
+
+    def _floor(self) -> Floor:
+        """The wider of both sides'; none where one has none."""
+        if self.reference is None:
+            return Floor(None, reason="the case has no reference arm")
+        floors = [
+            (side, aa_floor(runs, self.reference, self.metric, invalid_runs(side.findings)))
+            for side, runs in ((self.base, self.base_runs), (self.head, self.head_runs))
+        ]
+        for side, floor in floors:
+            if floor.value is None:
+                return replace(floor, reason=f"{side.name}: {floor.reason}")
+        return max((floor for _, floor in floors), key=lambda floor: floor.value or 0.0)
+
+
+def _middle(values: Sequence[float | None]) -> Middle:
+    there = [value for value in values if value is not None]
+    return Middle(median(there) if there else None, len(there))
+
+
+def _decided(found: Sequence[Difference]) -> Iterator[Difference]:
+    """With Holm's correction over all that have a p value, and the verdicts."""
+    adjusted = iter(holm([one.ratio.p_value for one in found if one.ratio.p_value is not None]))
+    for one in found:
+        p_value = next(adjusted) if one.ratio.p_value is not None else None
+        better = DEFINITIONS[one.metric].better
+        if one.verdict.word is Word.NONE or better == "neither":
+            yield one
+        else:
+            verdict = decide(one.ratio, one.floor, better, p_value)
+            yield replace(one, adjusted_p=p_value, verdict=verdict)

@@ -1,0 +1,122 @@
+"""Limits on a change: what breaks one, what does not, and what is said where one cannot tell."""
+
+from __future__ import annotations
+
+import pytest
+from compared_folders import experiment, rounds_of
+from test_compare_runs import compared, side
+
+from suite.compare_runs import compare_sides
+from suite.errors import SuiteError
+from suite.gate import Outcome, judge, read_limit, read_limits
+from suite.record import Status
+
+
+def judged(limit, base, head, **options):
+    limits = read_limits([limit])
+    found = compared(base, head, more=[one.metric for one in limits], **options)
+    return judge(limits, found.differences)
+
+
+def outcomes(limit, base, head):
+    return [one.outcome for one in judged(limit, base, head)]
+
+
+@pytest.mark.parametrize(
+    ("limit", "factor", "outcome"),
+    [
+        ("output_throughput<-3%", 0.90, Outcome.BROKEN),
+        ("output_throughput<-3%", 0.96, Outcome.BROKEN),
+        ("output_throughput<-3%", 0.97, Outcome.CANNOT_TELL),
+        ("output_throughput<-3%", 0.98, Outcome.HELD),
+        ("output_throughput<-3%", 1.10, Outcome.HELD),
+        ("output_throughput < -3.0 %", 0.90, Outcome.BROKEN),
+        ("output_throughput<+2%", 1.0, Outcome.BROKEN),
+        ("output_throughput>+5%", 1.10, Outcome.BROKEN),
+        ("output_throughput>5%", 1.02, Outcome.HELD),
+        ("output_throughput>0%", 0.95, Outcome.HELD),
+    ],
+)
+def test_a_limit_is_broken_where_the_whole_interval_lies_beyond_it(limit, factor, outcome):
+    (one,) = judged(limit, experiment(1), experiment(2, sync_ids=factor))
+    assert one.outcome is outcome
+    if outcome is Outcome.CANNOT_TELL:
+        assert one.reason == "the interval reaches across the limit"
+
+
+def test_a_metric_without_data_breaks_its_limit():
+    assert outcomes("request_goodput<-3%", experiment(1), experiment(2)) == [Outcome.NO_DATA]
+    assert outcomes("output_throughput<-3%", experiment(1), []) == [Outcome.NO_DATA]
+    failed = [run.model_copy(update={"status": Status.FAILED}) for run in experiment(2)]
+    assert outcomes("output_throughput<-3%", experiment(1), failed) == [Outcome.NO_DATA]
+    wrong = rounds_of("sync-ids", 1.0, num_wrong=1)
+    assert outcomes("output_throughput<-3%", experiment(1), wrong) == [Outcome.NO_DATA]
+
+
+def test_too_few_rounds_cannot_tell_and_do_not_break_a_limit():
+    (one,) = judged("output_throughput<-3%", experiment(1), experiment(2, num_rounds=3, sync_ids=0.5))
+    assert one.outcome is Outcome.CANNOT_TELL and not one.outcome.is_failure
+    assert one.reason == "3 and 10 rounds, at least 5 of each are needed"
+
+
+def test_arms_that_are_wrong_by_design_are_held_to_no_limit():
+    slow = rounds_of("stale", 0.5, is_control=True)
+    base = experiment(1, stale=1.0)
+    assert outcomes("output_throughput<-3%", base, [*experiment(2), *slow]) == [Outcome.HELD]
+
+
+def test_an_arm_that_differs_from_itself_breaks_no_limit():
+    unsteady = [
+        *(run for run in experiment(2, sync_ids=0.8) if not run.is_aa),
+        *rounds_of("sync-ids", 1.2, 2, is_aa=True),
+    ]
+    (one,) = judged("output_throughput<-3%", experiment(1), unsteady)
+    assert one.outcome is Outcome.CANNOT_TELL and "differs from itself" in one.reason
+
+
+def test_of_many_arms_one_that_is_beyond_by_chance_breaks_nothing():
+    """A p value of some 3 % at the limit is one of 20 that one expects to see without any change."""
+    names = [f"arm{number}" for number in range(20)]
+    base = experiment(1, **dict.fromkeys(names, 1.0))
+    head = experiment(2, **dict.fromkeys(names, 1.0))
+    limits = read_limits(["output_throughput<0%"])
+    found = compared(base, head).differences
+    beyond = [one for one in found if one.ratio.interval.high < 0]
+    assert beyond, "the draws hold no such arm: choose other seeds"
+    assert all(one.ratio.p_value > 0.05 / 21 for one in beyond)
+    assert not any(one.outcome.is_failure for one in judge(limits, found))
+    alone = judge(limits, beyond[:1])
+    assert alone[0].outcome is Outcome.BROKEN
+
+
+def test_runs_that_took_turns_are_held_to_limits_as_well():
+    limits = read_limits(["output_throughput<-3%"])
+    base, head = experiment(1), experiment(2, sync_ids=0.9)
+    found = compare_sides(side("base", base, interleaved="x"), [side("head", head, interleaved="x")])
+    (one,) = judge(limits, found.differences)
+    assert one.outcome is Outcome.BROKEN and one.difference.pairing == "paired"
+    empty = compare_sides(
+        side("base", base, interleaved="x"),
+        [side("head", [run.model_copy(update={"status": Status.FAILED}) for run in head], interleaved="x")],
+    )
+    assert [one.outcome for one in judge(limits, empty.differences)] == [Outcome.NO_DATA]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("output_throughput", "write METRIC"),
+        ("output_throughput<-3", "write METRIC"),
+        ("output_throughput=-3%", "write METRIC"),
+        ("output_throughput<--3%", "write METRIC"),
+        ("output_throughput<nan%", "write METRIC"),
+        ("", "write METRIC"),
+        ("output_througput<-3%", "did you mean output_throughput?"),
+        ("output_throughput<-100%", "no change that a metric can have"),
+        ("output_throughput<-250%", "no change that a metric can have"),
+    ],
+)
+def test_a_limit_that_is_none_is_refused_with_what_to_write(text, told):
+    with pytest.raises(SuiteError, match="--fail-on") as error:
+        read_limit(text)
+    assert told in str(error.value)

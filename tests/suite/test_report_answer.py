@@ -1,0 +1,210 @@
+"""What the first screen says: which arm, how sure, what async, flags and merge cost, what is not known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import report_fabrication as fabricate
+import report_situations as situations
+
+from suite.amplification import AmplifiedCost
+from suite.report.answer import points
+from suite.report.choice import ceiling_arms
+from suite.report.data import ReportData, ScenarioData, from_loaded, scenario_file
+from suite.report.point import Point
+from suite.verdict import Word
+
+
+def only(data: ReportData) -> ScenarioData:
+    (scenario,) = data.scenarios
+    return scenario
+
+
+def by_label(scenario: ScenarioData) -> dict[str, Point]:
+    found = points(scenario)
+    return {point.label: replace(point, text=point.text.replace("\u00a0", " ")) for point in found}
+
+
+@pytest.fixture(scope="module")
+def arms() -> ScenarioData:
+    return only(situations.arms())
+
+
+@pytest.fixture(scope="module")
+def sweep() -> ScenarioData:
+    return only(situations.sweep())
+
+
+def judged(scenario: ScenarioData, **words: Word) -> ScenarioData:
+    """The same comparisons with other words, by arm."""
+    changed = tuple(
+        replace(
+            one, verdict=replace(one.verdict, word=words.get(one.arm.replace("-", "_"), one.verdict.word))
+        )
+        for one in scenario.comparisons
+    )
+    return replace(scenario, comparisons=changed)
+
+
+def which(scenario: ScenarioData) -> Point:
+    return by_label(scenario)["Which arm"]
+
+
+def test_the_arm_known_to_be_fastest_is_named_first_with_its_evidence(arms: ScenarioData) -> None:
+    told = by_label(arms)
+    assert told["Which arm"].text.startswith("Use skip: known to be faster than gated")
+    assert told["Which arm"].mark == "right"
+    assert told["How sure"].text.startswith("skip is faster than gated: output throughput +22")
+    assert "n = 6 rounds; noise floor 0.50 %" in told["How sure"].text
+    assert "The smallest difference so many rounds would have shown" in told["How sure"].text
+
+
+def test_arms_whose_intervals_overlap_are_not_told_apart(arms: ScenarioData) -> None:
+    best = next(one for one in arms.comparisons if one.arm == "skip")
+    close = tuple(replace(one, ratio=best.ratio) if one.arm == "refresh" else one for one in arms.comparisons)
+    assert "its interval overlaps that of" in which(replace(arms, comparisons=close)).text
+    assert "by more than these" in which(arms).text
+
+
+def test_where_no_arm_is_known_to_be_faster_the_reference_stays_or_one_cannot_tell(
+    arms: ScenarioData,
+) -> None:
+    slower = judged(arms, refresh=Word.SLOWER, async_rows=Word.SLOWER, skip=Word.SLOWER)
+    assert which(slower).text.startswith(
+        "Stay with gated: refresh, async-rows and skip are known to be slower"
+    )
+    equal = judged(arms, refresh=Word.EQUAL, async_rows=Word.EQUAL, skip=Word.EQUAL)
+    assert which(equal).text.startswith("Any of them")
+    unclear = judged(arms, refresh=Word.CANNOT_TELL, async_rows=Word.EQUAL, skip=Word.CANNOT_TELL)
+    assert which(unclear).text.startswith("Cannot tell: no arm is known to be faster than gated.")
+    assert "Equal within the noise floor: async-rows." in which(unclear).text
+    assert which(unclear).mark == "doubt"
+    assert "--rounds 12" in by_label(unclear)["How sure"].text
+
+
+def test_over_a_sweep_the_answer_counts_cases(sweep: ScenarioData) -> None:
+    assert which(sweep).text.startswith("Use ids, nowhere known to be slower than sync-ids.")
+    assert "Of 25 cases" in which(sweep).text and "ids faster in 25" in which(sweep).text
+    first = sweep.comparisons[0]
+    mixed = (replace(first, verdict=replace(first.verdict, word=Word.SLOWER)), *sweep.comparisons[1:])
+    assert which(replace(sweep, comparisons=mixed)).text.startswith("It depends on the case.")
+
+
+def supplied_only_to(arm: str) -> ScenarioData:
+    """Two arms, of which one is given embeddings."""
+    loaded = fabricate.loaded(arms=("sync-ids", "refresh"), num_rounds=5)
+    for run in loaded.runs:
+        frame = loaded.request_frames[run.run_id]
+        loaded.request_frames[run.run_id] = frame.assign(num_supplied_tokens=9 if run.arm == arm else 0)
+    return only(situations.compared(loaded))
+
+
+def test_an_arm_that_is_given_token_ids_is_a_ceiling_and_never_the_choice() -> None:
+    scenario = supplied_only_to("refresh")
+    assert ceiling_arms(scenario) == {"sync-ids"}
+    assert "held against sync-ids, which takes token ids" in which(scenario).text
+    assert "sync-ids is a ceiling" in by_label(scenario)["How sure"].text
+    assert "Price of disabling async" not in by_label(scenario)
+    assert ceiling_arms(supplied_only_to("none of them")) == frozenset()
+
+
+def test_the_price_of_disabling_async_is_split_in_overlap_and_copy(arms: ScenarioData) -> None:
+    told = by_label(arms)["Price of disabling async"].text
+    assert told == (
+        "On decode steps disabling async costs 15.0 % [14.8, 15.2] of throughput (n = 5 rounds): "
+        "9.0 % is lost overlap, 6.6 % the embedding copy that sync repeats every step."
+    )
+
+
+def test_without_equal_steps_the_price_is_that_of_the_arms_own_comparison(arms: ScenarioData) -> None:
+    told = by_label(replace(arms, attribution=()))["Price of disabling async"].text
+    assert told.startswith("gated against refresh: output throughput -13.")
+    unjudged = tuple(one for one in arms.comparisons if one.arm != "refresh")
+    point = by_label(replace(arms, attribution=(), comparisons=unjudged))["Price of disabling async"]
+    assert point.mark == "doubt" and point.command.endswith("--arms gated,refresh --rounds 10")
+
+
+def test_the_flag_upload_has_microseconds_interval_share_and_rounds(arms: ScenarioData) -> None:
+    told = by_label(arms)
+    assert told["Flag upload"].text == (
+        "3.10 µs [2.40, 3.80] of a decode step (0.042 % of it, n = 12 rounds); cannot tell of a mixed step, "
+        "at most 5.00 µs (n = 12 rounds) (arm refresh)."
+    )
+    assert told["Masked merge"].text.startswith("41.0 µs [38.0, 44.0] of a decode step (0.56 % of it")
+    assert told["Masked merge"].text.endswith("arm skip does without flags and merge.")
+
+
+def without_bills(scenario: ScenarioData) -> ScenarioData:
+    return replace(scenario, series=tuple(replace(one, bill=None) for one in scenario.series))
+
+
+def test_a_flag_upload_that_was_not_measured_says_so_and_gives_the_command(arms: ScenarioData) -> None:
+    point = by_label(replace(without_bills(arms), file="scenarios/mine.yaml"))["Flag upload"]
+    assert point.text == "No arm uploads flags here: no request brings embeddings."
+    loaded = fabricate.loaded(arms=("refresh",), num_rounds=2)
+    for frame in loaded.step_frames.values():
+        frame["bytes.is_token_ids"] = 8
+    loaded.environment = {"command_line": "python -m suite run a/other.yaml deep/smoke.yaml --rounds 2"}
+    told = by_label(only(from_loaded(loaded)))
+    assert told["Flag upload"].text == "Not timed; refresh uploads 8 B a decode step (mean). To measure it:"
+    assert told["Flag upload"].command == "python -m suite cost deep/smoke.yaml"
+    assert told["Masked merge"].command == told["Flag upload"].command
+
+
+def test_a_bill_without_a_whole_round_tells_nothing(arms: ScenarioData) -> None:
+    def emptied(line: AmplifiedCost) -> AmplifiedCost:
+        return replace(line, cost=None)
+
+    series = tuple(
+        replace(one, bill=replace(one.bill, lines=tuple(map(emptied, one.bill.lines)))) if one.bill else one
+        for one in arms.series
+    )
+    point = by_label(replace(arms, series=series))["Flag upload"]
+    assert point.mark == "doubt" and "no whole round" in point.text
+
+
+def test_the_folder_of_suite_cost_says_what_it_is_and_that_its_tokens_are_right() -> None:
+    told = by_label(only(situations.cost_folder()))
+    assert told["What this is"].text.endswith("2 of 3 lines decided. No arms were compared.")
+    assert told["Flag upload"].text.startswith("3.10 µs")
+    assert told["Tokens"].mark == "right" and "All 576 output tokens" in told["Tokens"].text
+
+
+def test_goodput_stands_in_the_answer_with_its_gates_and_n() -> None:
+    loaded = fabricate.loaded(num_rounds=3)
+    loaded.config = [{"name": "smoke", "goodput": {"ttft": 200.0, "tpot": None, "e2el": 900.0}}]
+    for index, run in enumerate(loaded.runs):
+        good = run.metrics["request_goodput"].model_copy(update={"value": 20.5 + index, "reason": None})
+        loaded.runs[index] = run.model_copy(update={"metrics": {**run.metrics, "request_goodput": good}})
+    told = by_label(only(from_loaded(loaded)))["Also"].text
+    assert told == "Goodput under ttft 200 ms, e2el 900 ms: median 22.50 req/s (n = 3 rounds)."
+
+
+def test_wrong_tokens_stand_before_any_speed() -> None:
+    loaded = fabricate.loaded(num_rounds=2)
+    wrong = loaded.runs[-1].tokens
+    assert wrong is not None
+    changed = wrong.model_copy(update={"num_wrong": 1, "num_right": wrong.num_right - 1})
+    loaded.runs[-1] = loaded.runs[-1].model_copy(update={"tokens": changed})
+    first = points(only(from_loaded(loaded)))[0]
+    assert first.label == "Tokens" and first.mark == "wrong"
+
+
+@pytest.mark.parametrize(
+    ("command_line", "file"),
+    [
+        ("python -m suite run scenarios/smoke.yaml", "scenarios/smoke.yaml"),
+        ("python -m suite run a.yaml smoke.yml", "smoke.yml"),
+        ("python -m suite run scenarios/", "SCENARIO"),
+        ("", "SCENARIO"),
+    ],
+)
+def test_the_file_of_a_scenario_is_taken_from_the_command(command_line: str, file: str) -> None:
+    assert scenario_file(command_line, "smoke") == file
+
+
+def test_arms_stand_in_the_order_of_the_scenario_whatever_order_they_ran_in() -> None:
+    loaded = fabricate.loaded(arms=("skip", "gated", "refresh"), num_rounds=1)
+    loaded.config = [{"name": "smoke", "arms": ["gated", "refresh", "skip"]}]
+    assert [one.arm for one in from_loaded(loaded).series] == ["gated", "refresh", "skip"]

@@ -1,0 +1,131 @@
+"""Rules over the rounds of an arm: drift, found where it is planted and not where there is only noise."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from records import make_request, make_run, make_step
+from scipy import stats
+
+from suite.checks import check_runs, invalid_runs
+from suite.summary import summarise
+from suite.validity.rounds import DRIFT_ALPHA, MIN_DRIFT, trend
+
+REQUEST = make_request("a", num_prompt_tokens=1)
+STEPS = [make_step(i, 10 * i, 10 * i + 10, num_rows=1, num_tokens=1) for i in range(3)]
+
+
+def rounds(logs, arm="ids", **changes):
+    """Runs whose output throughput has these logarithms, beside a constant."""
+    return [
+        make_run(
+            [REQUEST],
+            STEPS,
+            duration_s=math.exp(-log),
+            run_id=f"{arm}-r{number}",
+            round=number,
+            arm=arm,
+            **changes,
+        )
+        for number, log in enumerate(logs)
+    ]
+
+
+def check(runs, **options):
+    return check_runs(runs, lambda _: [REQUEST], lambda _: STEPS, **options)
+
+
+def noise(num_rounds, sigma=0.01, seed=0):
+    return np.random.default_rng(seed).normal(0, sigma, num_rounds)
+
+
+def test_a_trend_over_the_rounds_is_told_with_its_size_and_direction():
+    (finding,) = check(rounds(noise(10, 0.005) - 0.01 * np.arange(10)))
+    assert (finding.rule, finding.run_id, finding.is_timing) == ("drift", "ids-r9", True)
+    assert (
+        finding.message.startswith("output_throughput went down by 8.")
+        and "10 rounds (p = " in finding.message
+    )
+    (finding,) = check(rounds(noise(10, 0.005) + 0.01 * np.arange(10)))
+    assert "went up by 9." in finding.message
+
+
+def test_a_drift_leaves_its_arms_rounds_in_the_figures_but_the_arm_is_not_valid():
+    """Arms of one round drift together, so that their ratio may stand; the arm is marked."""
+    runs = rounds(noise(10, 0.005) - 0.01 * np.arange(10))
+    found = check(runs)
+    assert invalid_runs(found) == frozenset()
+    (arm,) = summarise(runs, found)
+    assert arm.metrics["output_throughput"].num_rounds == 10 and not arm.is_valid and arm.num_invalid == 0
+
+
+def test_a_first_round_that_is_slow_is_no_trend_but_a_slow_warming_is():
+    assert check(rounds([-0.2, *noise(9, 0.005)])) == []
+    assert [one.rule for one in check(rounds(-0.2 * np.exp(-np.arange(12) / 5)))] == ["drift"]
+
+
+def test_a_trend_too_small_to_matter_and_one_of_few_rounds_are_not_told():
+    assert check(rounds(0.002 * np.arange(10))) == []  # 1.8 % in all, exactly
+    assert check(rounds(0.05 * np.arange(4))) == []
+
+
+def test_a_run_that_broke_a_rule_of_its_own_is_in_no_trend():
+    drifting = [*noise(9, 0.002), -3.0]
+    runs = rounds(drifting)
+    runs[-1] = runs[-1].model_copy(update={"tokens": None})
+    assert [one.rule for one in check(runs)] == ["tokens-unchecked"]
+
+
+def test_arms_are_looked_at_apart_and_in_the_metrics_that_decide():
+    level, falling = rounds(noise(10, 0.002)), rounds(-0.02 * np.arange(10), arm="refresh")
+    assert [one.run_id for one in check([*level, *falling])] == ["refresh-r9"]
+    key = (falling[0].scenario, falling[0].case_id)
+    # The latencies of these runs are all alike: in them there is no trend.
+    assert check([*level, *falling], metrics_of={key: ("median_e2e_ms", "median_itl_ms")}) == []
+
+
+def test_warm_ups_and_runs_with_instruments_are_in_no_trend():
+    runs = rounds([0.0] * 6)
+    others = rounds([-1.0] * 6, arm="ids", is_warmup=True) + rounds(
+        [-2.0] * 6, arm="ids", instrument="events"
+    )
+    assert check([*others, *runs]) == []
+
+
+@pytest.mark.parametrize("sigma", [0.005, 0.01, 0.03, 0.1])
+@pytest.mark.parametrize("num_rounds", [5, 10, 40])
+def test_noise_alone_is_called_a_drift_in_at_most_1_percent(sigma, num_rounds):
+    """Of 2,000 arms: at 1 % the share has a standard error of 0.22 %, so at most 1.7 % here."""
+    x, drawn = (
+        np.arange(num_rounds, dtype=float),
+        np.random.default_rng(3).normal(0, sigma, (2_000, num_rounds)),
+    )
+    found = [trend(x, logs) for logs in drawn]
+    told = np.mean([abs(change) >= MIN_DRIFT and p_value < DRIFT_ALPHA for change, p_value in found])
+    assert told <= 0.017
+
+
+def test_a_drift_of_5_percent_over_10_rounds_of_1_percent_noise_is_found_in_nine_of_ten():
+    """Of 2,000 arms: near 90 % the share has a standard error of 0.7 %."""
+    x = np.arange(10, dtype=float)
+    drawn = np.random.default_rng(4).normal(0, 0.01, (2_000, 10)) + math.log(1.05) * x / 9
+    found = [trend(x, logs) for logs in drawn]
+    assert np.mean([abs(c) >= MIN_DRIFT and p < DRIFT_ALPHA for c, p in found]) >= 0.88
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_trend_equals_that_of_scipy(seed):
+    draw = np.random.default_rng(seed)
+    x, logs = np.sort(draw.choice(50, 9, replace=False)).astype(float), draw.normal(0, 0.1, 9)
+    change, p_value = trend(x, logs)
+    expected = stats.linregress(x, logs)
+    assert change == pytest.approx(expected.slope * (x[-1] - x[0]))
+    assert p_value == pytest.approx(expected.pvalue)
+
+
+def test_a_line_without_noise_has_a_p_value_all_the_same():
+    assert trend(np.arange(5.0), np.zeros(5)) == (0.0, 1.0)
+    change, p_value = trend(np.arange(5.0), 0.1 * np.arange(5.0))
+    assert change == pytest.approx(0.4) and p_value < 1e-9
