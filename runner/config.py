@@ -37,7 +37,7 @@ class RunnerConfig:
     `num_resident_rows` supplied rows fit the arena of the arms that keep them on the device. `host_work_us`
     is busy host time added to every step: it stands for tokenising, detokenising, a slow scheduler.
     `attention` is how attention is computed, by default the best that the machine can; `cuda_graphs` captures
-    decode steps on a GPU and replays them.
+    decode steps on a GPU and replays them, where attention can be captured (sdpa cannot).
     """
 
     max_num_seqs: int = 16

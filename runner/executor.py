@@ -43,6 +43,7 @@ class InFlight:
     sampling_rows: tuple[SamplingRow, ...]
     ids_route: IdsRoute
     embeds_route: EmbedsRoute
+    graph_rows: int
     num_supplied: int
     speculates: bool
     tells_drafts: bool
@@ -137,6 +138,7 @@ class InFlight:
             num_draft_tokens=drafts,
             num_accepted_tokens=sum(len(tokens) - 1 for tokens in result.sampled.values()),
             hash_ns=phases.get("hash", 0),
+            graph_rows=self.graph_rows,
         )
 
 
@@ -228,6 +230,7 @@ class Executor:
             sampling_rows=self._sampling_rows(step.plan, requests),
             ids_route=step.ids.route,
             embeds_route=step.embeds,
+            graph_rows=step.graph,
             num_supplied=step.num_supplied,
             speculates=self._speculates,
             tells_drafts=self._tells_drafts,

@@ -55,6 +55,7 @@ class StepRecord:
     hash_ns: int = 0  # prompts hashed for the prefix cache since the last step
     num_draft_tokens: int = 0  # guesses among its tokens
     num_accepted_tokens: int = 0  # of them, those that were right
+    graph_rows: int = 0  # of the captured step that was replayed; 0: it was launched command by command
 
     @property
     def host_ns(self) -> int:

@@ -69,7 +69,7 @@ _REQUEST_FLOATS = ("logprobs",)  # a list, or nothing
 _REQUEST_IDS = ("expected_ids",)  # likewise
 # Columns that came with a feature, and what they are in a table written before it.
 _LATER: Mapping[str, int | None] = {
-    **dict.fromkeys(("hash_ns", "num_draft_tokens", "num_accepted_tokens"), 0),
+    **dict.fromkeys(("hash_ns", "num_draft_tokens", "num_accepted_tokens", "graph_rows"), 0),
     **dict.fromkeys(("num_cached_tokens", "num_drafted_tokens"), 0),
     **dict.fromkeys(("logprobs", "expected_from", "expected_ids")),
 }

@@ -92,7 +92,8 @@ class CudaDevice(Device):
         pinned = {name: _pinned(item) for name, item in buffers.items()}
         self.host = {name: tensor.numpy() for name, tensor in pinned.items()}
         self._program = make_program(model, config, buffers, pinned, torch.device("cuda"))
-        sizes = graph_ladder(config.max_num_seqs) if config.cuda_graphs else ()
+        captures = config.cuda_graphs and self._program.can_be_captured
+        sizes = graph_ladder(config.max_num_seqs) if captures else ()
         new_stream: Callable[[], Any] = torch.cuda.Stream
         self._streams = {name: new_stream() for name in STREAMS}
         self._steps: dict[int, _LaunchedStep] = {}

@@ -60,6 +60,7 @@ class StagedStep:
     ids: SampledRoute
     embeds: EmbedsRoute
     layout: MetadataLayout
+    graph: int  # rows of the captured step that runs it; 0: none does
 
     @property
     def count(self) -> int:
@@ -121,7 +122,8 @@ class StepCompiler:
         )
         target = self._host[ring("step_metadata", plan.step_id)]
         staging.write_metadata(target, layout, packed, ids, sources, firsts)
-        return StagedStep(plan, step_kind(plan), packed, ids, embeds, layout)
+        graph = self._graph_of(packed.num_tokens, batch.num_rows)
+        return StagedStep(plan, step_kind(plan), packed, ids, embeds, layout, graph)
 
     def compile(self, step: StagedStep, requests: Mapping[str, RequestState]) -> list[Command]:
         """Write the input buffers and give the step's commands."""
@@ -159,12 +161,12 @@ class StepCompiler:
             max_query=int(counts.max()),
             max_context=int((batch.first[:rows] + counts).max()),
             num_decodes=int(np.count_nonzero(counts == 1)),
-            graph=self._graph_of(step.count, rows),
+            graph=step.graph,
         )
 
     def _routed(self, step: StagedStep) -> str:
         """Where the positions of a captured step take the sampled ids from, if the device can do so."""
-        is_fused = self._fuses_routes and self._graph_of(step.count, step.layout.num_rows)
+        is_fused = self._fuses_routes and step.graph
         return ring("sampled_ids", step.plan.step_id - 1) if is_fused and len(step.ids.target) else ""
 
     def _graph_of(self, count: int, rows: int) -> int:

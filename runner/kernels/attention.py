@@ -35,10 +35,14 @@ class PagedStep(Protocol):
 
 
 class AttentionBackend(Protocol):
-    """A way to compute attention; `name` is what forces it, `description` what a record says."""
+    """A way to compute attention; `name` is what forces it, `description` what a record says.
+
+    `can_be_captured`: its host half reads nothing of the device, as in a captured graph nothing may.
+    """
 
     name: AttentionName
     description: str
+    can_be_captured: bool
 
     def begin(self, geometry: StepGeometry, cache: KVCache, limits: StepLimits) -> PagedStep: ...
 

@@ -130,6 +130,10 @@ class Program:
         return self._attention.description
 
     @property
+    def can_be_captured(self) -> bool:
+        return self._attention.can_be_captured
+
+    @property
     def fuses_routes(self) -> bool:
         return self._input_kernels is not None and self._decode_inputs is not None
 

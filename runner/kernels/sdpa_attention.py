@@ -81,6 +81,7 @@ class _SdpaStep:
 class SdpaAttention:
     name: AttentionName = "sdpa"
     description = "sdpa"
+    can_be_captured = False
 
     def begin(self, geometry: StepGeometry, cache: KVCache, limits: StepLimits) -> _SdpaStep:
         return _SdpaStep(geometry, cache, limits)

@@ -350,6 +350,7 @@ class _Call:
 class TritonAttention:
     name: AttentionName = "triton"
     description = f"triton {triton.__version__}"
+    can_be_captured = True
 
     def begin(self, geometry: StepGeometry, cache: KVCache, limits: StepLimits) -> _TritonStep:
         return _TritonStep(geometry, cache, limits)

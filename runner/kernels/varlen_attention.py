@@ -64,6 +64,7 @@ class _VarlenStep:
 class VarlenAttention:
     name: AttentionName = "varlen"
     description = "varlen"
+    can_be_captured = True
 
     def begin(self, geometry: StepGeometry, cache: KVCache, limits: StepLimits) -> _VarlenStep:
         starts, ends = geometry.starts.int(), geometry.ends.int()

@@ -168,6 +168,7 @@ class LoggedProgram(Program):
     """The real program on CPU tensors; each command is logged with the stream it was launched on."""
 
     cuda: FakeCuda
+    can_be_captured = True  # here a replay computes again
 
     def _decode_body(self, size: int, inputs: str) -> Body:
         body = super()._decode_body(size, inputs)

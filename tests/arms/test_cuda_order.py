@@ -12,7 +12,7 @@ import torch
 from arm_models import MICRO_GEMMA3_VL, MICRO_QWEN3
 from arm_probes import edited
 from arm_workloads import Arrivals, Recipe, outputs, request_of
-from fake_cuda import FakeCuda, FakeEvent, program_maker
+from fake_cuda import FakeCuda, FakeEvent, LoggedProgram, program_maker
 
 from runner.commands import OUTPUT_READY, UPLOADS_DONE, Command, Lookup, Record, Wait, buffer_table, row_bytes
 from runner.config import RunnerConfig
@@ -22,6 +22,7 @@ from runner.device.cuda import CudaDevice, graph_ladder
 from runner.engine import Engine
 from runner.executor import Executor
 from runner.inputs.arms import ARMS
+from runner.kernels.program import Program
 from runner.measure import Instrument
 from runner.ranges import NoRanges
 from runner.spans import Span
@@ -406,8 +407,9 @@ def test_decode_steps_are_captured_once_and_replayed_in_the_same_order(
             "compute: capture graph 0",
             "compute: capture graph 1",
         ]
-        serve_three_steps(cuda, device, GRAPHS)
+        engine = serve_three_steps(cuda, device, GRAPHS)
         assert cuda.log == with_replays(GOLDEN, "graph 1")
+    assert [step.graph_rows for step in engine.recorder.steps] == [0, 1, 1]
 
 
 def test_plain_ids_are_looked_up_inside_their_own_graph(cuda: FakeCuda, models_built_once: None) -> None:
@@ -443,6 +445,15 @@ def test_replays_give_the_tokens_of_every_other_device(
     assert found[0] == found[1]
     assert any("replay graph 0" in line for line in cuda.log), "no step of two rows"
     assert any("replay graph 1" in line for line in cuda.log), "no step of one row"
+
+
+def test_attention_that_reads_the_device_is_not_captured(
+    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, models_built_once: None
+) -> None:
+    monkeypatch.setattr(LoggedProgram, "can_be_captured", Program.can_be_captured)
+    with CudaDevice(MODEL, GRAPHS, program_maker(cuda)) as device:
+        assert device.info.attention == "sdpa", "which is a CPU's here"
+        assert (device.info.graph_sizes, cuda.graphs) == ((), [])
 
 
 def test_without_graphs_nothing_is_captured(cuda: FakeCuda, models_built_once: None) -> None:

@@ -50,7 +50,7 @@ def test_steps_come_back_as_they_were_whatever_buffers_each_used(folder):
             0, 0, 10, "prefill", copies={"staging": 1, "pixels": 2}, bytes={"staging": 64, "pixels": 9}
         ),
         make_step(1, 10, 20, copies={"staging": 1}, bytes={"staging": 2**53 + 1}),
-        make_step(2, 20, 30, hash_ns=7, num_draft_tokens=6, num_accepted_tokens=1),
+        make_step(2, 20, 30, hash_ns=7, num_draft_tokens=6, num_accepted_tokens=1, graph_rows=8),
     ]
     folder.write_steps("r", steps)
     loaded = load_run(folder.path)
@@ -172,7 +172,7 @@ def test_tables_of_before_caching_drafts_and_logprobs_are_read_as_having_had_non
     folder.append_run(make_run([make_request()], [make_step(0, 0, 1)], run_id="r"))
     folder.write_requests("r", [make_request()])
     folder.write_steps("r", [make_step(0, 0, 1)])
-    later = {"steps": ["hash_ns", "num_draft_tokens", "num_accepted_tokens"]}
+    later = {"steps": ["hash_ns", "num_draft_tokens", "num_accepted_tokens", "graph_rows"]}
     later["requests"] = ["num_cached_tokens", "num_drafted_tokens", "num_accepted_tokens", "logprobs"]
     later["requests"] += ["expected_from", "expected_ids"]
     for kind, names in later.items():
