@@ -5,18 +5,21 @@ from __future__ import annotations
 import sys
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from suite.baseline import Baseline, checked_out, find_commit, own_root, used_keys
 from suite.baseline_turns import SIDES, SideName, Turns, run_together
+from suite.commands import is_doubted
 from suite.compare_folders import EXIT_BROKEN, CompareOptions, compare_folders
 from suite.compare_result import RunComparison
 from suite.compare_table import print_comparison
 from suite.environment import Checkout, DeviceFacts, Environment, capture
 from suite.errors import SuiteError
 from suite.experiment import EXIT_FINE, EXIT_WRONG, Experiment, Stop, exit_code
+from suite.folder_lock import writing
 from suite.kept_ceilings import of_cases, to_document
 from suite.plan import Options, Plan, PlannedCase, PlannedRun, make_plan
 from suite.progress import Shown, make_console, make_progress, make_progress_console, print_results
@@ -81,6 +84,7 @@ def run_against(
     label: str | None,
     is_dry_run: bool,
     screen: Screen,
+    is_strict: bool = False,
 ) -> int:
     """Plan, run both sides, publish both folders, compare; 1 where a limit is broken or a run failed."""
     if options.until is not None:
@@ -94,7 +98,7 @@ def run_against(
         if baseline.own.is_dirty:
             tell = make_progress_console(sys.stderr).print
             tell("note: files of this checkout are changed; what runs as head are the files as they are")
-        return _run(plan, baseline, compare, output_dir, label, screen)
+        return _run(plan, baseline, compare, output_dir, label, screen, is_strict)
 
 
 def _run(
@@ -104,8 +108,18 @@ def _run(
     output_dir: Path,
     label: str | None,
     screen: Screen,
+    is_strict: bool,
 ) -> int:
     sides = _open_sides(plan, baseline, output_dir, label or plan.label)
+    with ExitStack() as held:
+        for side in sides:
+            held.enter_context(writing(side.folder.path))
+        return _run_sides(plan, sides, compare, screen, is_strict)
+
+
+def _run_sides(
+    plan: Plan, sides: tuple[_Side, _Side], compare: CompareOptions, screen: Screen, is_strict: bool
+) -> int:
     stop = Stop()
     with stop.on_interrupt():
         with make_progress(make_progress_console(sys.stderr), None) as shown:
@@ -116,7 +130,8 @@ def _run(
     result = compare_folders([side.folder.path for side in sides], compare, is_one_machine=True)
     page = _write_page(result, sides[1].folder.path)
     _show(published["head"], published["baseline"], result, page, screen)
-    return _exit_code(experiments, result, stop)
+    code = _exit_code(experiments, result, stop)
+    return EXIT_WRONG if code == EXIT_FINE and is_doubted(published["head"], is_strict) else code
 
 
 def _experiments(

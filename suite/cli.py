@@ -301,7 +301,9 @@ def run(
         from suite.compare_folders import CompareOptions
 
         limits, place = CompareOptions.of(None, fail_on, False), _place(output_dir)
-        code = run_against(paths, options, baseline, limits, place, label, is_dry_run, _screen(is_json))
+        code = run_against(
+            paths, options, baseline, limits, place, label, is_dry_run, _screen(is_json), is_strict
+        )
     elif fail_on:
         raise SuiteError("--fail-on goes with --baseline GITREF; of two run folders, compare has it")
     else:
@@ -328,7 +330,13 @@ _RESUMABLE = {
 }
 """Parameter of `run` -> the key of config.yaml that says what it was."""
 
-_NEW_ONLY = {"output_dir": "--output-dir", "label": "--label", "is_dry_run": "--dry-run"}
+_NEW_ONLY = {
+    "baseline": "--baseline",
+    "fail_on": "--fail-on",
+    "output_dir": "--output-dir",
+    "label": "--label",
+    "is_dry_run": "--dry-run",
+}
 
 
 def _given(context: typer.Context, paths: tuple[Path, ...], options: Options) -> Given:

@@ -142,10 +142,10 @@ def _run_plan(
         warning = f"standard output cannot be written: {error.strerror}; see {published.report}"
         make_progress_console(sys.stderr).print(warning)
     code = exit_code(records, published.is_interrupted)
-    return EXIT_WRONG if code == EXIT_FINE and _is_doubted(published, is_strict) else code
+    return EXIT_WRONG if code == EXIT_FINE and is_doubted(published, is_strict) else code
 
 
-def _is_doubted(published: Published, is_strict: bool) -> bool:
+def is_doubted(published: Published, is_strict: bool) -> bool:
     """Whether validity fails the command: a figure is not what it says, or asked for, a time is in doubt."""
     is_in_doubt = is_strict and any(finding.is_timing for finding in published.findings)
     return is_in_doubt or has_wrong_accounts(published.findings)

@@ -123,7 +123,8 @@ def findings_of(loaded: LoadedRun) -> tuple[Finding, ...]:
     is_damaged = any("findings are damaged" in text for text in loaded.warnings)
     if isinstance(found, list) and not is_damaged:
         return loaded.validity
-    return tuple(check_runs(loaded.runs, loaded.request_records, loaded.step_records))
+    metrics = {key: design.metrics for key, design in designs(loaded.cases).items()}
+    return tuple(check_runs(loaded.runs, loaded.request_records, loaded.step_records, loaded.spans, metrics))
 
 
 def _interleaved(loaded: LoadedRun) -> str | None:

@@ -85,6 +85,11 @@ def reopen(path: Path, given: Given, now: Environment) -> Resumed:
     config = read_config(path)
     if config.invocation.get("command") == "cost":
         raise SuiteError(f"--resume {path}: it is the folder of a bill; start `suite cost` again")
+    if config.invocation.get("interleaved") is not None:
+        raise SuiteError(
+            f"--resume {path}: it took turns with another commit, and a run made later takes none; start "
+            "`suite run --baseline` again"
+        )
     options = _options(path, config.invocation)
     _check_given(path, given, config.invocation)
     _check_files(path, given.paths, options, config.scenarios)
