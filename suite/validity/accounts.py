@@ -38,9 +38,8 @@ def requests_conserved(run: RunRecord, requests: Sequence[RequestRecord]) -> Ite
         return
     finished, running = sum(map(is_completed, requests)), sum(map(_is_running, requests))
     failed = len(requests) - finished - running
-    told = [
-        run.metrics[name].value for name in ("completed_requests", "failed_requests") if name in run.metrics
-    ]
+    figures = [run.metrics.get(name) for name in ("completed_requests", "failed_requests")]
+    told = [figure.value for figure in figures if figure is not None and figure.value is not None]
     if len(told) == 2 and told != [finished, failed + running]:
         message = (
             f"{run.num_requests} requests went in: {finished} finished, {failed} failed, {running} running "

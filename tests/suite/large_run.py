@@ -48,7 +48,12 @@ def _record(run_id, arm, number, num_steps, num_requests):
     sample = make_run([make_request()], [make_step(0, 0, 10)], run_id=run_id, arm=arm, round=number)
     throughput = sample.metrics["output_throughput"]
     value = {"sync-rows": 100.0, "async-rows": 130.0}[arm] + number % 3
-    metrics = {**sample.metrics, "output_throughput": throughput.model_copy(update={"value": value})}
+    completed = sample.metrics["completed_requests"].model_copy(update={"value": float(num_requests)})
+    metrics = {
+        **sample.metrics,
+        "output_throughput": throughput.model_copy(update={"value": value}),
+        "completed_requests": completed,
+    }
     changes = {"num_steps": num_steps, "num_requests": num_requests, "metrics": metrics}
     return sample.model_copy(update=changes)
 

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from contextlib import suppress
 from pathlib import Path
 
@@ -156,6 +157,8 @@ def serve():
                 _obey(order)
             except SystemExit as leaving:
                 code = leaving.code or 0
+            except BaseException:
+                traceback.print_exc()
             finally:
                 with suppress(Exception):
                     sys.stdout.flush()
