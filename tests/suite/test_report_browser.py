@@ -417,7 +417,7 @@ def written_folder(tmp_path: Path) -> RunFolder:
             times = [20 + slowness * gap_ms * index for index in range(6)]
             requests = [make_request("a", token_ms=times), make_request("b", 3.0, token_ms=times)]
             steps = [
-                make_step(i, 9.0 * i, 9.0 * i + 8, num_tokens=2 if i else 16, bytes={"ids": 64})
+                make_step(i, 9.0 * i, 9.0 * i + 8, num_tokens=2 if i else 16, num_rows=2, bytes={"ids": 64})
                 for i in range(6)  # 2 prompts of 8, then 5 tokens of each
             ]
             run_id = f"{arm}-{number}"
