@@ -48,7 +48,7 @@ function chartRows(host) {
   const figure = figureOf(host);
   const names = DATA.filter((name) => figure.data.some((trace) => Array.isArray(listOf(trace[name]))));
   const heads = ["trace", ...names.map((name) => titleOf(figure.layout, figure.data[0], name))];
-  return [heads, ...figure.data.flatMap((trace, index) => rowsOf(trace, names).map((row) => [armOf(figure, index) + plain(trace.meta || trace.name || ""), ...row]))];
+  return [heads, ...figure.data.flatMap((trace, index) => rowsOf(trace, names).map((row) => [armOf(figure, index) + (typeof trace.meta === "string" ? trace.meta : plain(trace.name || "")), ...row]))];
 }
 
 // A column for each line of a cell, exact where the page rounds, and one for its notes.
