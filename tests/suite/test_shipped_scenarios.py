@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from runner.inputs.arms import ARMS
+from runner.real_shapes import REAL_SHAPES
 from suite.attribution import ONE_CHOICE, SWITCH
 from suite.break_even import TWINS
 from suite.ratios import MIN_ROUNDS
-from suite.scenario import expand, load_scenario
+from suite.scenario import expand, load_scenario, missing_requirements
 from suite.workload import build_workload
 
 SCENARIOS = Path(__file__).resolve().parents[2] / "scenarios"
@@ -93,3 +94,26 @@ def test_speculation_compares_none_with_some_on_output_that_repeats_itself() -> 
     for item in requests:  # a penalty below 1 rewards repeating
         assert item.request.sampling.repetition_penalty < 1 and item.request.sampling.temperature == 0
         assert item.request.sampling.max_tokens >= 64
+
+
+@pytest.mark.parametrize("path", sorted((SCENARIOS / "gpu").glob("*.yaml")), ids=lambda path: path.stem)
+def test_scenarios_for_a_gpu_are_sound_and_skipped_without_one(path: Path) -> None:
+    scenario = load_scenario(path)
+    assert (
+        missing_requirements(scenario, "process") == "needs a CUDA device; this run uses the device process"
+    )
+    assert {case.model_spec.name for case in expand(scenario)} <= set(REAL_SHAPES)
+
+
+def test_the_attribution_on_a_gpu_has_64_and_256_decodes_on_both_shapes() -> None:
+    small, large = (SCENARIOS / "gpu" / f"gemma-3-{size}-attribution.yaml" for size in ("4b", "12b"))
+    assert small.read_text().replace("gemma-3-4b", "gemma-3-12b") == large.read_text()
+    scenario = load_scenario(small)
+    needed = {arm for pair in ONE_CHOICE for arm in (pair.over, pair.under)}
+    assert needed <= set(scenario.arms) and scenario.rounds >= MIN_ROUNDS and scenario.aa
+    rows = []
+    for case in expand(scenario):
+        steps = [step for step in build_workload(case, scenario.seed).steps if not step.is_lead_in]
+        assert Counter(step.kind for step in steps) == {"decode": 80, "mixed": 10}
+        rows.append(max(step.num_rows for step in steps if step.kind == "decode"))
+    assert rows == [64, 256]
