@@ -486,7 +486,8 @@ def _plan_case(case: Case, options: Options) -> PlannedCase:
 def _reference(scenario: Scenario, arms: Sequence[str]) -> str | None:
     """The scenario's `baseline`; else the first right arm that is sync, else the first right one.
 
-    A single arm is compared with none, so it need not be the baseline.
+    One that takes embeddings goes before one that is given ids in their place, which is a ceiling. A single
+    arm is compared with none, so it need not be the baseline.
     """
     if scenario.baseline is not None and (len(arms) > 1 or scenario.baseline in arms):
         if scenario.baseline not in arms:
@@ -497,7 +498,8 @@ def _reference(scenario: Scenario, arms: Sequence[str]) -> str | None:
         return scenario.baseline
     right = [name for name in arms if named_arm(name).is_right]
     sync = [name for name in right if named_arm(name).scheduling == "sync"]
-    return next(iter((*sync, *right)), None)
+    with_embeds = [name for name in sync if named_arm(name).prompt_embeds]
+    return next(iter((*with_embeds, *sync, *right)), None)
 
 
 def _has_aa(scenario: Scenario, arms: Sequence[str], reference: str | None, rounds: int) -> bool:

@@ -178,6 +178,12 @@ def test_a_single_arm_needs_no_baseline_for_it_is_compared_with_none(write):
     assert plan_profile(file, "refresh", Options())[1] == "refresh"
 
 
+def test_an_arm_that_takes_embeddings_is_the_reference_before_one_given_ids_in_their_place(write):
+    file = write("a.yaml")
+    assert reference_of(file, ("ids", "sync-ids", "refresh", "sync-rows")) == "sync-rows"
+    assert reference_of(file, ("ids", "sync-ids", "refresh")) == "sync-ids"
+
+
 def test_the_reference_runs_twice_a_measured_round_where_a_verdict_may_come_of_it(write):
     file = write("a.yaml", extra="arms: [sync-ids, ids]\nwarmup_rounds: 1\n")
     case = make_plan([file], Options(rounds=5, instrument="events")).cases[0]
