@@ -15,6 +15,7 @@ _SIGNS = (
     "not enough memory: you tried to allocate",  # torch's allocator on a CPU
     "can't allocate memory: you tried to allocate",
     "std::bad_alloc",
+    "could not create a primitive",  # oneDNN's, which makes a kernel when a shape first comes
     "Cannot allocate memory",  # the system's ENOMEM, as of a fork or of shared memory
     "CUDA out of memory",
 )

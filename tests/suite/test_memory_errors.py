@@ -8,21 +8,33 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 
-# Kills and waits are those of the faults in real processes.
-from test_faults import folder_of, is_device, num_lines, run_command, start, statuses, wait_until  # noqa: F401
-
-from runner.core import DeviceError
+from runner.config import RunnerConfig
+from runner.core import DeviceError, Prompt, Request, SamplingParams
+from runner.device.base import open_device
+from runner.engine import Engine
+from runner.models import TINY_QWEN3
 from suite import memory_errors
 from suite.memory_errors import OUT_OF_MEMORY, num_killed_for_memory, tells_out_of_memory
-from suite.record import Status
-from suite.store import load_run
 from suite.worker import _failure
 from suite.worker_process import Deadline, WorkerGone, WorkerProcess
 
 PETABYTE = 10**15
+
+
+class Together:
+    """Arrivals: all at once."""
+
+    def __init__(self, requests):
+        self._left = requests
+
+    def due(self):
+        due, self._left = self._left, []
+        return due
+
+    def wait(self):
+        return False
 
 
 def of_torch():
@@ -77,22 +89,19 @@ def test_a_killed_worker_ran_out_of_memory_where_the_system_counts_one_more(monk
     assert gone.value.failure.kind == kind and "memory" in gone.value.failure.message
 
 
-def test_a_device_that_may_take_no_more_memory_fails_its_run_and_the_others_go_on(start, tmp_path):  # noqa: F811
-    """For real: the address space of the device's process is closed while it serves."""
-    file = tmp_path / "faults.yaml"
-    file.write_text(
-        "name: faults\nmodel: tiny-qwen3\nrunner: {max_model_len: 1024, num_blocks: 512}\n"
-        "traffic: {num_requests: 4, prompt_tokens: 600, output_tokens: 4}\nrounds: 500\nwarmup_rounds: 0\n"
-    )
-    suite = start(*run_command("--json"))
-    wait_until(lambda: num_lines(tmp_path) >= 1, suite, "a finished run")
-    (device,) = filter(is_device, psutil.Process(suite.pid).children(recursive=True))
-    now = Path(f"/proc/{device.pid}/statm").read_text().split()[0]
-    resource.prlimit(device.pid, resource.RLIMIT_AS, (int(now) * resource.getpagesize(),) * 2)
-    wait_until(lambda: "failed" in statuses(tmp_path), suite, "the failed run")
-    wait_until(lambda: statuses(tmp_path)[-1] == "completed", suite, "a run of the fresh worker")
-    suite.send_signal(signal.SIGINT)
-    _, errors = suite.communicate(timeout=120)
-    assert suite.returncode == 130, errors
-    (failed,) = [run for run in load_run(folder_of(tmp_path)).runs if run.status is Status.FAILED]
-    assert failed.failure.kind == OUT_OF_MEMORY, failed.failure
+def test_a_device_that_may_take_no_more_memory_says_so():
+    """For real: the address space of the device's process is closed, and then a long prompt comes."""
+    config = RunnerConfig(max_num_batched_tokens=2048, max_model_len=2048, num_blocks=256)
+    with open_device("process", TINY_QWEN3, config) as device:
+        serve_prompt(device, config, 8)
+        pid = device._process.pid
+        num_pages = int(Path(f"/proc/{pid}/statm").read_text().split()[0])
+        resource.prlimit(pid, resource.RLIMIT_AS, (num_pages * resource.getpagesize(),) * 2)
+        with pytest.raises(DeviceError) as caught:
+            serve_prompt(device, config, 2000)
+    assert _failure(caught.value).kind == OUT_OF_MEMORY, caught.value.traceback_text
+
+
+def serve_prompt(device, config, num_tokens):
+    request = Request("a", Prompt((7,) * num_tokens), SamplingParams(2, ignore_eos=True))
+    Engine(TINY_QWEN3, config, device).run(Together([request]))
