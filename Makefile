@@ -10,7 +10,8 @@ run: $(VENV)/.installed
 	$(BIN)/python -m suite run scenarios/
 
 test: $(VENV)/.installed-test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not alone"
+	$(BIN)/python -m pytest -m alone
 
 mutants: $(VENV)/.installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m mutants

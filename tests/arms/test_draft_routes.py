@@ -46,7 +46,7 @@ def test_each_row_gets_the_drafts_that_were_proposed_for_it(
         slots = program._current_metadata().slots.tolist()
         proposed.update(zip(slots, program._buffers[buffer][:count].clone().numpy(), strict=True))
 
-    def compare(program: Program, count: int, inputs: str) -> None:
+    def compare(program: Program, *command: Any) -> None:
         (batch,) = rows
         metadata, history = program._current_metadata(), program._buffers["token_history"]
         ids, ends = program._buffers["input_ids"].numpy(), metadata.starts[1:].tolist()
@@ -58,7 +58,7 @@ def test_each_row_gets_the_drafts_that_were_proposed_for_it(
                 got = ids[ends[row] - num_drafts : ends[row]]
                 wanted = np.maximum(proposed[int(batch.slots[row])][:num_drafts], 0)
                 compared.append(bool((got == wanted).all()))
-        forward(program, count, inputs)
+        forward(program, *command)
 
     monkeypatch.setattr(Program, "_draft", note)
     monkeypatch.setattr(Program, "_forward", compare)

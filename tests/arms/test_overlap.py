@@ -19,6 +19,9 @@ from runner.engine import Engine
 from runner.inputs.arms import ARMS
 from runner.models import TINY_QWEN3
 
+pytestmark = pytest.mark.alone
+
+
 NUM_PAIRS = 10
 HOST_SHARE = 0.3
 CONFIG = RunnerConfig(max_num_seqs=16, max_num_batched_tokens=128, max_model_len=64, num_blocks=80)

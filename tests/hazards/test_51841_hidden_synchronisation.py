@@ -37,7 +37,7 @@ TO_HOST = frozenset(
 )
 # Per command, by the function that does it: why it is there.
 KNOWN = {
-    ("positions", "_positions"): "the geometry's host lists, which the reference attention loops over",
+    ("forward", "read"): "the geometry as host lists, which the reference attention loops over",
     ("forward", "_decode_group"): "the width of a group of decodes, for the same attention",
     ("encode", "transformers"): "the vision tower of transformers reads its grid",
 }

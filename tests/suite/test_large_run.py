@@ -8,7 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from large_run import make_large_run
+
+pytestmark = pytest.mark.alone
+
 
 ROOT = Path(__file__).resolve().parents[2]
 MAX_S = 60.0

@@ -14,6 +14,9 @@ from planting import MODEL, Found, PlantedDevice, SlowHostDevice, Steps, planted
 
 from suite.amplification import Estimate
 
+pytestmark = pytest.mark.alone
+
+
 LIMIT_S = 110
 STEP_US = 7000
 

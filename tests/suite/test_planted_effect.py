@@ -5,9 +5,12 @@ The slowdown here is far beyond what a busy machine does by itself, so that the 
 
 from __future__ import annotations
 
+import pytest
 from planted_experiment import planted_experiment
 
 from suite.verdict import Word
+
+pytestmark = pytest.mark.alone
 
 
 def test_an_arm_against_itself_has_no_winner(tmp_path):

@@ -18,6 +18,9 @@ from suite.profile.nsys_sqlite import read_sqlite
 from suite.steady import steady_window
 from suite.store import load_run
 
+pytestmark = pytest.mark.alone
+
+
 # A machine that is busy for a moment stretches what lies between two clock readings, ours and the profiler's:
 # each span's total must agree in one of so many captures.
 MAX_CAPTURES = 4
