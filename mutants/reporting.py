@@ -37,15 +37,15 @@ MUTANTS = (
     Mutant(
         "an-arm-slower-in-a-case-is-recommended-for-all",
         "suite/report/choice.py",
-        "    if counts[best][Word.FASTER] and not counts[best][Word.SLOWER]:",
+        "    if counts[best][Word.FASTER] and not slower[best]:",
         "    if counts[best][Word.FASTER]:",
         (f"{_ANSWER}test_over_a_sweep_the_answer_counts_cases",),
     ),
     Mutant(
         "overlap-and-copy-change-places",
         "suite/report/prices.py",
-        "{_lost(overlap)}\\u00a0% is lost overlap, {_lost(sum(known) - overlap)}",
-        "{_lost(sum(known) - overlap)}\\u00a0% is lost overlap, {_lost(overlap)}",
+        "{_times(overlap)} by lost overlap, {_times(sum(known) - overlap)} by",
+        "{_times(sum(known) - overlap)} by lost overlap, {_times(overlap)} by",
         (_SPLIT,),
     ),
     Mutant(

@@ -10,6 +10,7 @@ from suite.report.data import ScenarioData, Series
 from suite.report.point import Point
 from suite.report.tables import Mark, token_mark, token_verdicts, tokens_cell
 from suite.report.wording import listed, median, number, plural, quantity, sample_count, spread
+from suite.validity.rule import invalid_runs
 
 HIT_RATE = "prefix_cache_hit_rate"
 _MAX_GOODPUTS = 4
@@ -152,15 +153,23 @@ def _drafts(scenario: ScenarioData) -> str:
     return f" Of {number(drafted)} tokens drafted in {runs} {share} were accepted."
 
 
+def _rules_of_arms(one: Series) -> list[str]:
+    """The rules broken by its rounds taken together, which say nothing against any one run."""
+    return [finding.rule for finding in one.findings if not invalid_runs((finding,))]
+
+
 def _beware(scenario: ScenarioData) -> Point:
     failed = sum(one.num_failed for one in scenario.series)
     interrupted = sum(one.num_interrupted for one in scenario.series)
-    invalid = sum(len({finding.run_id for finding in one.findings}) for one in scenario.series)
+    invalid = sum(len(invalid_runs(one.findings)) for one in scenario.series)
     parts = [
         f"{plural(count, 'run')} {what}"
         for count, what in ((failed, "failed"), (interrupted, "interrupted"), (invalid, "INVALID"))
         if count
     ]
+    if in_doubt := [rules for one in scenario.series if (rules := _rules_of_arms(one))]:
+        which = ", ".join(dict.fromkeys(rule for rules in in_doubt for rule in rules))
+        parts.append(f"{plural(len(in_doubt), 'arm')} in doubt: {which}")
     told = f"Beware: {', '.join(parts)} (see below)." if parts else ""
     warnings = dict.fromkeys((one.label, text) for one in scenario.measured for text in one.warnings[:1])
     more = f" The same holds for {len(warnings) - 1} more." if len(warnings) > 1 else ""

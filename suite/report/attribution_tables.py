@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-
 from suite.attribution import Line as Attributed
 from suite.break_even import Cell as BreakEven
 from suite.ratios import Ratio
 from suite.report.comparison_text import METRIC_WORDS, change_text, interval_text, size_text
 from suite.report.data import ScenarioData
-from suite.report.panels import Detail, Panel
 from suite.report.tables import Cell, Line, Mark, Table, text
 from suite.report.wording import sample_count, undefined
 from suite.verdict import Word
@@ -58,17 +54,6 @@ def break_even(scenario: ScenarioData) -> Table:
         rows,
         reason=undefined("no sweep ran an arm with its sync twin"),
         note="The two arms of a row differ in scheduling alone. Holm's correction is over all rows.",
-    )
-
-
-def attached(panels: Sequence[Panel], scenario: ScenarioData) -> tuple[Panel, ...]:
-    """The panels with these tables folded away in the two that they are the figures of."""
-    tables = {"panel-bill": table(scenario), "panel-pays": break_even(scenario)}
-    return tuple(
-        replace(panel, details=(*panel.details, Detail(found.caption, tables=(found,))), reason="")
-        if (found := tables.get(panel.id)) is not None and found.rows
-        else panel
-        for panel in panels
     )
 
 

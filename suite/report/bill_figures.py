@@ -84,9 +84,13 @@ def moves(lines: Sequence[Line], kind: str) -> list[Move]:
     """The longest way from the gated arm along ORDER that these lines of one case know, to `ids` if they do.
 
     A line whose arms run the same commands is a way of no length. Where `gated` has no line, the way begins
-    at the first arm with one.
+    at the first arm with one. A factor has no verdict: it counts only where no line has its two arms.
     """
-    known = {(line.over, line.under): line for line in _all(lines) if line.kind == kind and _has_way(line)}
+    whole = [line for line in lines if line.kind == kind]
+    judged = {frozenset((line.over, line.under)) for line in whole}
+    factors = [one for line in whole for one in _all(line.factors)]
+    factors = [one for one in factors if frozenset((one.over, one.under)) not in judged]
+    known = {(line.over, line.under): line for line in (*whole, *factors) if _has_way(line)}
     starts = [arm for arm in ORDER if any(arm in pair for pair in known)]
     return _longest(starts[0], known) if starts else []
 
@@ -119,8 +123,7 @@ def _rank(way: Sequence[Move]) -> tuple[bool, int]:
 
 
 def waterfall(lines: Sequence[Line], kind: str) -> Chart:
-    """Time a token on steps of one kind as percent of the first arm's, choice by choice; lines of one "
-    "case."""
+    """Time a token on steps of one kind as percent of the first arm's, choice by choice, in one case."""
     title = f"From the gated arm to the ceiling, {kind} steps"
     way = moves(lines, kind)
     if not way:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from suite.comparison import Comparison
 from suite.metrics import DEFINITIONS
@@ -47,20 +48,31 @@ def _alone(scenario: ScenarioData, one: Series) -> Point:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """`arm` is the one to use, where one is."""
+
+    text: str
+    is_decided: bool = False
+    arm: str | None = None
+
+
 def _chosen(scenario: ScenarioData, compared: Sequence[Comparison]) -> tuple[Point, Point]:
-    first_metric = compared[0].metric
-    ceilings = ceiling_arms(scenario)
-    usable = [one for one in compared if one.metric == first_metric and one.arm not in ceilings]
-    told = _of_one_case(usable) if len({one.case_id for one in compared}) == 1 else _of_cases(usable)
+    metric, ceilings = compared[0].metric, ceiling_arms(scenario)
+    usable = [one for one in compared if one.arm not in ceilings]
     if compared[0].reference in ceilings:
-        told = (
+        choice = _Choice(
             f"Cannot tell: the arms were held against {compared[0].reference}, which takes token ids and so "
             "is no choice for these prompts."
         )
-    is_decided = told.startswith(("Use ", "Stay ", "Any "))
+    elif len({one.case_id for one in compared}) == 1:
+        choice = _of_one_case(usable, metric)
+    else:
+        choice = _of_cases(usable, metric)
+    evidence = _how_sure(usable or compared, metric, choice.arm)
     return (
-        Point(_WHICH, told, "right" if is_decided else "doubt"),
-        Point(_SURE, f"{_how_sure(compared, ceilings)}{_told_of(ceilings)}", "" if is_decided else "doubt"),
+        Point(_WHICH, choice.text, "right" if choice.is_decided else "doubt"),
+        Point(_SURE, f"{evidence}{_told_of(ceilings)}", "" if choice.is_decided else "doubt"),
     )
 
 
@@ -90,23 +102,58 @@ def _gain(one: Comparison) -> float:
     return log if DEFINITIONS[one.metric].better == "higher" else -log
 
 
-def _of_one_case(usable: Sequence[Comparison]) -> str:
-    """The arm to use, where one is known to be better than the reference."""
-    by_word = _by_word(usable)
+def _of_one_case(usable: Sequence[Comparison], metric: str) -> _Choice:
+    """The arm to use, where one is known to be better than the reference; `metric` is what decides first.
+
+    An arm that is slower in any metric is not the one to use, however much faster it is in another.
+    """
     if not usable:
-        return "Cannot tell: only the reference arm and a ceiling were judged."
-    reference = usable[0].reference
-    faster = sorted(by_word[Word.FASTER], key=_gain, reverse=True)
+        return _Choice("Cannot tell: only the reference arm and a ceiling were judged.")
+    reference, arms = usable[0].reference, list(dict.fromkeys(one.arm for one in usable))
+    slower, equal = _arms_with(usable, Word.SLOWER), _arms_with(usable, Word.EQUAL)
+    faster = [one for one in usable if one.metric == metric and one.verdict.word is Word.FASTER]
+    faster = sorted((one for one in faster if one.arm not in slower), key=_gain, reverse=True)
+    both = [arm for arm in _arms_with(usable, Word.FASTER) if arm in slower]
+    torn = "; ".join(_told_of_metrics(usable, arm) for arm in both)
     if faster:
-        return f"Use {faster[0].arm}: known to be faster than {reference}{_rivals(faster)}."
-    if len(by_word[Word.SLOWER]) == len(usable):
-        return f"Stay with {reference}: {_named(usable)} known to be slower."
-    if len(by_word[Word.EQUAL]) == len(usable):
-        return f"Any of them: {_named(usable)} equal to {reference} within the noise floor."
-    slower, equal = by_word[Word.SLOWER], by_word[Word.EQUAL]
-    known = f" Known to be slower: {listed([one.arm for one in slower])}." if slower else ""
-    known += f" Equal within the noise floor: {listed([one.arm for one in equal])}." if equal else ""
-    return f"Cannot tell: no arm is known to be faster than {reference}.{known}"
+        text = f"Use {faster[0].arm}: known to be faster than {reference}{_rivals(faster)}."
+        more = f" Of others it depends: {torn}." if torn else ""
+        return _Choice(f"{text}{more}", True, faster[0].arm)
+    if torn:
+        return _Choice(f"It depends: {torn}, held against {reference}.")
+    if len(slower) == len(arms):
+        return _Choice(f"Stay with {reference}: {_named(slower)} known to be slower.", True)
+    equal = [arm for arm in equal if all(_is(one, Word.EQUAL) for one in usable if one.arm == arm)]
+    if len(equal) == len(arms):
+        return _Choice(f"Any of them: {_named(equal)} equal to {reference} within the noise floor.", True)
+    others = [one for one in usable if _is(one, Word.FASTER)]
+    where = f" in {_words(metric)}" if len({one.metric for one in usable}) > 1 else ""
+    known = "".join(f" Known to be faster in {_words(one.metric)}: {one.arm}." for one in others)
+    known += f" Known to be slower: {listed(slower)}." if slower else ""
+    known += f" Equal within the noise floor: {listed(equal)}." if equal else ""
+    return _Choice(f"Cannot tell: no arm is known to be faster than {reference}{where}.{known}")
+
+
+def _is(one: Comparison, word: Word) -> bool:
+    return one.verdict.word is word
+
+
+def _arms_with(found: Iterable[Comparison], word: Word) -> list[str]:
+    """Of which this word is said in any metric."""
+    return list(dict.fromkeys(one.arm for one in found if one.verdict.word is word))
+
+
+def _told_of_metrics(found: Sequence[Comparison], arm: str) -> str:
+    """ "skip is faster in median E2E latency, slower in median inter-token latency"."""
+    parts = []
+    for word in (Word.FASTER, Word.SLOWER):
+        metrics = [_words(one.metric) for one in found if one.arm == arm and one.verdict.word is word]
+        parts.append(f"{word.value} in {listed(metrics)}")
+    return f"{arm} is {', '.join(parts)}"
+
+
+def _words(metric: str) -> str:
+    return METRIC_WORDS.get(metric, metric)
 
 
 def _rivals(faster: Sequence[Comparison]) -> str:
@@ -125,51 +172,56 @@ def _overlap(one: Comparison, other: Comparison) -> bool:
     return mine is None or its is None or (mine.low <= its.high and its.low <= mine.high)
 
 
-def _named(found: Sequence[Comparison]) -> str:
-    names = [one.arm for one in found]
+def _named(names: Sequence[str]) -> str:
     return f"{listed(names)} {'is' if len(names) == 1 else 'are'}"
 
 
-def _of_cases(usable: Sequence[Comparison]) -> str:
-    """How often each arm is faster, over the cases of a sweep."""
+def _of_cases(usable: Sequence[Comparison], metric: str) -> _Choice:
+    """How often each arm is faster in the metric that decides first, over the cases of a sweep."""
     counts: dict[str, Counter[Word]] = {}
     for one in usable:
-        counts.setdefault(one.arm, Counter())[one.verdict.word] += 1
-    ordered = sorted(counts, key=lambda arm: (counts[arm][Word.SLOWER] - counts[arm][Word.FASTER], arm))
-    if not ordered:
-        return "Cannot tell: only reference arms and ceilings were judged."
+        if one.metric == metric:
+            counts.setdefault(one.arm, Counter())[one.verdict.word] += 1
+    if not counts:
+        return _Choice("Cannot tell: only reference arms and ceilings were judged.")
+    slower = Counter(one.arm for one in usable if one.verdict.word is Word.SLOWER)  # in any metric
+    ordered = sorted(counts, key=lambda arm: (slower[arm] - counts[arm][Word.FASTER], arm))
     best, reference = ordered[0], usable[0].reference
-    told = "; ".join(f"{arm} {_counted(counts[arm])}" for arm in ordered[:_MAX_ARMS])
+    told = "; ".join(
+        f"{arm} {_counted(counts[arm])}{_elsewhere(usable, arm, metric)}" for arm in ordered[:_MAX_ARMS]
+    )
     more = f"; {plural(len(ordered) - _MAX_ARMS, 'more arm')} below" if len(ordered) > _MAX_ARMS else ""
     held = f"Of {plural(counts[best].total(), 'case')}, held against {reference}: {told}{more}."
-    if counts[best][Word.FASTER] and not counts[best][Word.SLOWER]:
-        return f"Use {best}, nowhere known to be slower than {reference}. {held}"
+    if counts[best][Word.FASTER] and not slower[best]:
+        return _Choice(f"Use {best}, nowhere known to be slower than {reference}. {held}", True, best)
     if any(count[Word.FASTER] for count in counts.values()):
-        return f"It depends on the case. {held}"
-    return f"Cannot tell: no arm is known to be faster than {reference} in any case. {held}"
+        return _Choice(f"It depends on the case. {held}")
+    where = f" in {_words(metric)}" if len({one.metric for one in usable}) > 1 else ""
+    return _Choice(f"Cannot tell: no arm is known to be faster than {reference}{where} in any case. {held}")
 
 
 def _counted(count: Counter[Word]) -> str:
     return ", ".join(f"{word.value} in {count[word]}" for word in Word if count[word])
 
 
-def _by_word(found: Iterable[Comparison]) -> dict[Word, list[Comparison]]:
-    by_word: dict[Word, list[Comparison]] = {word: [] for word in Word}
-    for one in found:
-        by_word[one.verdict.word].append(one)
-    return by_word
+def _elsewhere(usable: Sequence[Comparison], arm: str, metric: str) -> str:
+    """In how many cases it is slower in a metric other than the first."""
+    slower = Counter(
+        one.metric for one in usable if one.arm == arm and one.metric != metric and _is(one, Word.SLOWER)
+    )
+    return "".join(f", slower in {_words(other)} in {count}" for other, count in slower.items())
 
 
-def _how_sure(compared: Sequence[Comparison], ceilings: frozenset[str]) -> str:
-    """The evidence of the arm that is named first, of a few others, and what could have been seen at all."""
-    ordered = sorted(compared, key=lambda one: (one.arm in ceilings, -_gain(one)))
+def _how_sure(compared: Sequence[Comparison], metric: str, arm: str | None) -> str:
+    """The evidence of the arm to use, or else of the best, in the metric that decides; what could be seen."""
+    ordered = sorted(compared, key=lambda one: (one.metric != metric, one.arm != arm, -_gain(one)))
     told = sentences(ordered, max_sentences=_MAX_SENTENCES)
-    seen = [one.smallest_effect for one in compared if one.smallest_effect is not None]
-    if seen:
-        least = min(seen)
+    seen = [one.smallest_effect for one in compared if one.metric == metric]
+    known = [effect for effect in seen if effect is not None]
+    if known:
         told.append(
             f"The smallest difference so many rounds would have shown in 4 of 5 such experiments: "
-            f"{size_text(least)} of {METRIC_WORDS.get(compared[0].metric, compared[0].metric)}."
+            f"{size_text(max(known))} of {_words(metric)}{', with any arm' if len(known) > 1 else ''}."
         )
     if any(one.verdict.word is Word.CANNOT_TELL for one in compared):
         told.append(f"More rounds tell more: --rounds {_more_rounds(compared)}, or --until-precision 2%.")

@@ -146,7 +146,8 @@ class Series:
         if not self.runs:
             return f"no run completed ({self.num_failed} failed, {self.num_interrupted} interrupted)"
         if is_timed(name) and not self.valid_runs:
-            return f"every round is INVALID: {', '.join(dict.fromkeys(one.rule for one in self.findings))}"
+            rules = dict.fromkeys(one.rule for one in self.findings if invalid_runs((one,)))
+            return f"every round is INVALID: {', '.join(rules)}"
         reasons = {metric.reason for metric in self.metrics(name) if metric.reason}
         return "; ".join(sorted(reasons)) or "not in these result files"
 

@@ -15,7 +15,7 @@ import plotly
 import plotly.offline
 from markupsafe import Markup
 
-from suite.report import attribution_tables, chart, span_tables, tables
+from suite.report import chart, span_tables, tables
 from suite.report.answer import points
 from suite.report.chart import Chart
 from suite.report.data import ReportData, ScenarioData
@@ -127,8 +127,7 @@ def _finite(value: object) -> object:
 
 
 def _section(scenario: ScenarioData, max_points: int) -> Section:
-    panels = attribution_tables.attached(of_scenario(scenario, max_points), scenario)
-    return Section(scenario, points(scenario), panels)
+    return Section(scenario, points(scenario), of_scenario(scenario, max_points))
 
 
 def _title(data: ReportData) -> str:

@@ -22,7 +22,7 @@ def panel(scenario: ScenarioData) -> Panel:
         title=TITLES["panel-pays"],
         lead=f"Where in a sweep of the traffic async scheduling is better than sync, all else alike.{told}",
         charts=tuple(charts[:MOST]),
-        details=(Detail("Every cell, with its interval", (), (cells,)),) if charts else (),
+        details=(Detail("Every cell, with its interval", (), (cells,)),) if cells.rows else (),
         num_columns=2,
         reason=_why_none(scenario),
     )

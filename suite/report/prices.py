@@ -14,7 +14,7 @@ from suite.report.choice import ceiling_arms
 from suite.report.comparison_text import METRIC_WORDS, change_text, interval_text
 from suite.report.data import ScenarioData, Series
 from suite.report.point import Point
-from suite.report.wording import quantity, sample_count
+from suite.report.wording import listed, quantity, sample_count
 from suite.verdict import Word
 
 FLAGS, MERGES = "upload.is_token_ids", ("merge", "merge.ids")
@@ -46,20 +46,30 @@ def _of_async(scenario: ScenarioData) -> tuple[Point, ...]:
     if attributed:
         told = " ".join(map(_told_of_price, attributed))
         return (Point(_ASYNC, told, "" if _is_known(attributed) else "doubt"),)
-    ceilings = ceiling_arms(scenario)
+    ceilings, arms = ceiling_arms(scenario), {one.arm for one in scenario.measured}
     pairs = [pair for pair in _ASYNC_PAIRS if not ceilings & set(pair)]
+    not_gated = [sync for sync, fast in pairs if {sync, fast} <= arms and _ran_async(scenario, sync)]
+    pairs = [pair for pair in pairs if pair[0] not in not_gated]
+    why_not = f"{listed(not_gated)} ran async: not gated for this model." if not_gated else ""
     found = [one for pair in pairs for one in _between(scenario.comparisons, pair)]
     if found:
-        texts = [_told_of_async(one) for one in found[:2]]
+        texts = [*(_told_of_async(one) for one in found[:2]), *([why_not] if why_not else [])]
         return (Point(_ASYNC, " ".join(texts), "" if _is_decided(found[0]) else "doubt"),)
-    arms = {one.arm for one in scenario.measured}
     untold = next((pair for pair in pairs if set(pair) <= arms), None)
-    if untold is None or len({one.case_id for one in scenario.measured}) > 1:
+    if len({one.case_id for one in scenario.measured}) > 1:
         return ()
+    if untold is None:
+        return (Point(_ASYNC, why_not, "doubt"),) if why_not else ()
     sync, fast = untold
     told = f"Not told: {sync} and {fast} were not held against one another. To do it:"
     command = f"python -m suite run {scenario.file} --arms {sync},{fast} --rounds 10"
     return (Point(_ASYNC, told, "doubt", command),)
+
+
+def _ran_async(scenario: ScenarioData, arm: str) -> bool:
+    """A gated arm is scheduled async where its model is not gated."""
+    records = (record for one in scenario.series if one.arm == arm for record in one.records)
+    return any(record.scheduling == "async" for record in records)
 
 
 def _between(comparisons: Iterable[Comparison], pair: tuple[str, str]) -> list[Comparison]:
@@ -100,15 +110,19 @@ def _is_known(lines: Iterable[Line]) -> bool:
     return any(line.verdict in _DECIDED for line in lines)
 
 
+def _is_measured(lines: Iterable[Line]) -> bool:
+    return any(line.ratio is not None for line in lines)
+
+
 def _told_of_price(line: Line) -> str:
-    """ "On decode steps disabling async costs 15 % [13, 17] of throughput: 9.0 % lost overlap, ..." """
+    """ "On decode steps disabling async costs 15 % [13, 17] of throughput (x 0.91 by lost overlap, ..." """
     where = f"On {line.kind} steps"
     if line.value is None or line.interval is None:
         return f"{where}: {line.reason.removeprefix('n/a: ')}."
     n = sample_count(line.ratio.num_rounds if line.ratio else 0, "round")
     cost = f"{_lost(math.log(line.value))}\u00a0% [{_lost(line.interval.high)}, {_lost(line.interval.low)}]"
     doubt = "" if line.verdict in _DECIDED else f"; {line.verdict.value}: {line.reason}"
-    return f"{where} disabling async costs {cost} of throughput ({n}{doubt}){_parts_of(line)}."
+    return f"{where} disabling async costs {cost} of throughput ({_parts_of(line)}{n}{doubt})."
 
 
 def _lost(log: float) -> str:
@@ -117,16 +131,20 @@ def _lost(log: float) -> str:
 
 
 def _parts_of(line: Line) -> str:
-    """Overlap apart from the embedding copy, which is two of the three factors."""
+    """Overlap apart from the embedding copy, two of the three factors: what each multiplies throughput by."""
     logs = {part.name: part.ratio.mean_log for part in line.factors if part.ratio is not None}
     known = [log for log in logs.values() if log is not None]
     if not line.factors or len(known) < len(line.factors) or logs.get(OVERLAP) is None:
         return ""
     overlap = logs[OVERLAP] or 0.0
     return (
-        f": {_lost(overlap)}\u00a0% is lost overlap, {_lost(sum(known) - overlap)}\u00a0% the embedding copy "
-        "that sync repeats every step"
+        f"{_times(overlap)} by lost overlap, {_times(sum(known) - overlap)} by the embedding copy "
+        "that sync repeats every step; "
     )
+
+
+def _times(log: float) -> str:
+    return f"\N{MULTIPLICATION SIGN}\u00a0{math.exp(log):.2f}"
 
 
 def _told_of_line(line: Line) -> str:
@@ -141,6 +159,12 @@ def _told_of_line(line: Line) -> str:
     return f"{change} of the time of {_article(line.kind)} {line.kind} step ({arms}; {evidence})."
 
 
+def _of_lines(label: str, attributed: Sequence[Line]) -> Point:
+    """What was measured on equal steps, decided or not."""
+    told = " ".join(map(_told_of_line, attributed))
+    return Point(label, f"{told[:1].upper()}{told[1:]}", "" if _is_known(attributed) else "doubt")
+
+
 # the flag upload and the merge
 
 
@@ -149,8 +173,8 @@ def _of_flags(scenario: ScenarioData) -> Point:
     if found:
         return _billed(_FLAG, found)
     attributed = _attributed(scenario, "flag upload")
-    if _is_known(attributed):
-        return Point(_FLAG, " ".join(map(_told_of_line, attributed)))
+    if _is_measured(attributed):
+        return _of_lines(_FLAG, attributed)
     if counted := _uploads_flags(scenario):
         return Point(_FLAG, f"{counted} {_HOW}", "doubt", _command(scenario))
     if _counts_bytes(scenario):
@@ -166,8 +190,9 @@ def _of_merge(scenario: ScenarioData) -> tuple[Point, ...]:
         billed = _billed(_MERGE, found)
         return (replace(billed, text=f"{billed.text}{saved}"),)
     attributed = _attributed(scenario, "masked merge")
-    if _is_known(attributed):
-        return (Point(_MERGE, f"{' '.join(map(_told_of_line, attributed))} {_SKIPS}"),)
+    if _is_measured(attributed):
+        told = _of_lines(_MERGE, attributed)
+        return (replace(told, text=f"{told.text} {_SKIPS}"),)
     if not _uploads_flags(scenario):
         return ()
     return (Point(_MERGE, f"Not measured. {_HOW}", "doubt", _command(scenario)),)

@@ -107,8 +107,7 @@ def _scheduling(one: Series) -> str | None:
 
 
 def _traces(lanes: Lanes) -> list[go.Bar]:
-    """One for each group of spans and one for the gaps: as many for every arm, so that they can be "
-    "swapped."""
+    """One for each group of spans and one for the gaps: as many for every arm, which can be swapped."""
     steps = {step.step_id: step for step in lanes.steps}
     traces = [
         _pieces([piece for piece in lanes.pieces if _group(piece) == name], name, index, steps)

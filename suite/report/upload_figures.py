@@ -115,8 +115,7 @@ def _sums(means: Mapping[str, Mapping[str, float]], keys: Mapping[str, str]) -> 
 
 
 def against_positions(labelled: Sequence[tuple[int, Series]], which: str = "") -> Chart:
-    """Bytes of a step over its positions, a line for each arm; at most MAX_ARMS of them, with their "
-    "places."""
+    """Bytes of a step over its positions, a line for each arm; at most MAX_ARMS, with their places."""
     title = f"Bytes of a step against its positions{which}"
     lines = [(index, one, found) for index, one in labelled if len(found := _by_positions(one))]
     if not lines:

@@ -305,6 +305,28 @@ def test_arms_with_the_same_commands_are_a_way_of_no_length() -> None:
     assert "  same commands" in figure.data[-1].text
 
 
+def test_a_factor_of_the_price_never_stands_for_the_line_of_its_arms() -> None:
+    factors = (
+        make.line("embedding copy under async", "refresh", "async-rows", 0.001, Word.NONE),
+        make.line("overlap", "async-rows", "sync-rows", -0.2, Word.NONE),
+        make.line("embedding copy under sync, undone", "sync-rows", "gated", -0.1, Word.NONE),
+    )
+    lines = [
+        make.line("embedding copy", "refresh", "async-rows", None, Word.NONE, reason="same commands"),
+        make.line("overlap", "async-rows", "sync-rows", -0.19),
+        make.line("embedding copy under sync", "gated", "sync-rows", 0.11, Word.SLOWER),
+        make.line("price of disabling async", "refresh", "gated", -0.3, factors=factors),
+    ]
+    way = bill_figures.moves(lines, "decode")
+    assert [(move.source, move.to, move.log, move.line.verdict) for move in way] == [
+        ("gated", "sync-rows", -0.11, Word.SLOWER),
+        ("sync-rows", "async-rows", -0.19, Word.FASTER),
+    ]
+    # A factor without a line of its own is the only one to know its two arms.
+    way = bill_figures.moves(lines[-1:], "decode")
+    assert [(move.source, move.to) for move in way] == [("gated", "sync-rows"), ("sync-rows", "async-rows")]
+
+
 def test_kinds_of_step_are_told_apart_and_what_was_not_compared_has_its_reason() -> None:
     lines = [
         *attribution("mixed"),
@@ -388,6 +410,15 @@ def test_nothing_swept_gives_the_reason_and_the_command() -> None:
     panel = panel_pays.panel(scenario(num_rounds=1))
     assert panel.is_empty and "--arms sync-rows,async-rows" in panel.reason and "sweep" in panel.reason
     assert break_even_figures.surfaces([make.cell(0.1, Word.FASTER)]) == []
+
+
+def test_cells_that_no_chart_can_show_are_in_the_table() -> None:
+    from suite.report import panel_pays
+
+    cells = (make.cell(0.1, Word.FASTER),)
+    panel = panel_pays.panel(replace(scenario(num_rounds=1), break_even=cells))
+    (detail,) = panel.details
+    assert not panel.charts and len(detail.tables[0].rows) == 1
 
 
 # requests

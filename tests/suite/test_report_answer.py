@@ -7,13 +7,16 @@ from dataclasses import replace
 import pytest
 import report_fabrication as fabricate
 import report_situations as situations
+from cost_fabrication import line
 
 from suite.amplification import AmplifiedCost
+from suite.ratios import Interval, Ratio
 from suite.report.answer import points
 from suite.report.choice import ceiling_arms
-from suite.report.data import ReportData, ScenarioData, from_loaded, scenario_file
+from suite.report.comparison_text import size_text
+from suite.report.data import ReportData, ScenarioData, Series, from_loaded, scenario_file
 from suite.report.point import Point
-from suite.verdict import Word
+from suite.verdict import Floor, Word
 
 
 def only(data: ReportData) -> ScenarioData:
@@ -91,6 +94,136 @@ def test_over_a_sweep_the_answer_counts_cases(sweep: ScenarioData) -> None:
     assert which(replace(sweep, comparisons=mixed)).text.startswith("It depends on the case.")
 
 
+def of_two_metrics(scenario: ScenarioData, *words: tuple[str, Word, Word]) -> ScenarioData:
+    """As of an open loop: (arm, its word in E2E latency, its word in inter-token latency)."""
+    made = []
+    for place, metric in enumerate(("median_e2e_ms", "median_itl_ms")):
+        for arm, *both in words:
+            one = next(one for one in scenario.comparisons if one.arm == arm)
+            verdict = replace(one.verdict, word=both[place])
+            made.append(replace(one, metric=metric, verdict=verdict, ratio=of_latency(one.ratio)))
+    return replace(scenario, comparisons=tuple(made))
+
+
+def of_latency(ratio: Ratio) -> Ratio:
+    assert ratio.interval is not None and ratio.mean_log is not None
+    ends = Interval(-ratio.interval.high, -ratio.interval.low)
+    return replace(ratio, mean_log=-ratio.mean_log, interval=ends)
+
+
+FASTER, SLOWER, EQUAL, UNKNOWN = Word.FASTER, Word.SLOWER, Word.EQUAL, Word.CANNOT_TELL
+
+
+def test_an_arm_that_is_slower_in_another_metric_is_not_the_one_to_use(arms: ScenarioData) -> None:
+    point = which(of_two_metrics(arms, ("skip", FASTER, SLOWER), ("refresh", EQUAL, EQUAL)))
+    assert point.mark == "doubt"
+    assert point.text == (
+        "It depends: skip is faster in median E2E latency, slower in median inter-token latency, "
+        "held against gated."
+    )
+    point = which(of_two_metrics(arms, ("skip", FASTER, SLOWER), ("refresh", FASTER, UNKNOWN)))
+    assert point.mark == "right"
+    assert point.text.startswith("Use refresh: known to be faster than gated. Of others it depends: skip is")
+
+
+@pytest.mark.parametrize(
+    ("in_e2e", "in_itl", "told"),
+    [
+        (SLOWER, UNKNOWN, "Stay with gated: skip is known to be slower."),
+        (SLOWER, FASTER, "It depends: skip is faster in median inter-token latency, slower in median E2E"),
+        (EQUAL, EQUAL, "Any of them: skip is equal to gated"),
+        (EQUAL, UNKNOWN, "Cannot tell: no arm is known to be faster than gated in median E2E latency."),
+        (
+            UNKNOWN,
+            FASTER,
+            "Cannot tell: no arm is known to be faster than gated in median E2E latency. Known",
+        ),
+    ],
+)
+def test_every_metric_that_decides_is_asked(
+    arms: ScenarioData, in_e2e: Word, in_itl: Word, told: str
+) -> None:
+    point = which(of_two_metrics(arms, ("skip", in_e2e, in_itl)))
+    assert point.text.startswith(told)
+    assert point.mark == ("right" if told.startswith(("Stay", "Any")) else "doubt")
+
+
+def test_over_a_sweep_an_arm_slower_in_another_metric_depends_on_the_case(sweep: ScenarioData) -> None:
+    last = sweep.comparisons[-1]
+    slower = replace(last, metric="median_itl_ms", verdict=replace(last.verdict, word=SLOWER))
+    point = which(replace(sweep, comparisons=(*sweep.comparisons, slower)))
+    assert point.text.startswith("It depends on the case.") and point.mark == "doubt"
+    assert "ids faster in 25, slower in median inter-token latency in 1" in point.text
+
+
+def sure(scenario: ScenarioData) -> str:
+    return by_label(scenario)["How sure"].text
+
+
+def test_the_evidence_is_of_the_arm_named_in_the_metric_that_decides(arms: ScenarioData) -> None:
+    # refresh gains less than skip, and is the one to use; in the other metric it gains most.
+    words = (("skip", FASTER, SLOWER), ("refresh", FASTER, FASTER), ("async-rows", UNKNOWN, FASTER))
+    told = sure(of_two_metrics(arms, *words))
+    assert told.startswith("refresh is faster than gated: median E2E latency")
+
+
+def test_the_smallest_effect_is_the_worst_of_the_metric_that_decides(arms: ScenarioData) -> None:
+    scenario = of_two_metrics(arms, ("skip", FASTER, EQUAL), ("refresh", EQUAL, EQUAL))
+    floors = {("skip", "median_e2e_ms"): 0.01, ("refresh", "median_e2e_ms"): 0.05}
+    changed = [
+        replace(one, floor=Floor(floors.get((one.arm, one.metric), 0.2), 5)) for one in scenario.comparisons
+    ]
+    worst = next(one for one in changed if one.floor.value == 0.05).smallest_effect
+    assert worst is not None and 0.05 < worst < 0.1
+    told = sure(replace(scenario, comparisons=tuple(changed)))
+    assert f"{size_text(worst)} of median E2E latency, with any arm.".replace("\u00a0", " ") in told
+
+
+def test_a_ceiling_is_no_evidence_and_sets_no_smallest_effect() -> None:
+    scenario = supplied_to("gated", "refresh")
+    held = [one for one in scenario.comparisons if one.arm == "refresh"]
+    ceiling = replace(held[0], arm="ids", floor=Floor(0.4, 5))
+    few = replace(held[0], verdict=replace(held[0].verdict, word=UNKNOWN))
+    told = sure(replace(scenario, comparisons=(few, ceiling)))
+    assert told.startswith("Whether refresh is faster or slower than gated")
+    assert few.smallest_effect is not None
+    assert f"{size_text(few.smallest_effect)} of output".replace("\u00a0", " ") in told
+
+
+def supplied_to(*arms: str) -> ScenarioData:
+    loaded = fabricate.loaded(arms=("gated", "refresh", "ids"), num_rounds=5)
+    for run in loaded.runs:
+        frame = loaded.request_frames[run.run_id]
+        loaded.request_frames[run.run_id] = frame.assign(num_supplied_tokens=9 if run.arm in arms else 0)
+    return only(situations.compared(loaded))
+
+
+def with_findings(rules: dict[str, str]) -> ScenarioData:
+    """Two rounds of one arm; run_id -> the rule it broke, by its place."""
+    loaded = fabricate.loaded(num_rounds=2, has_warmup=False)
+    findings = [
+        {"run_id": loaded.runs[int(place)].run_id, "rule": rule, "message": "", "remedy": ""}
+        for place, rule in rules.items()
+    ]
+    loaded.summary = {"findings": findings}
+    return only(from_loaded(loaded))
+
+
+def test_a_finding_about_all_rounds_makes_no_run_invalid() -> None:
+    told = by_label(with_findings({"0": "drift"}))["Beware"].text
+    assert told == "Beware: 1 arm in doubt: drift (see below)."
+    told = by_label(with_findings({"0": "drift", "1": "foreign-load"}))["Beware"].text
+    assert told == "Beware: 1 run INVALID, 1 arm in doubt: drift (see below)."
+
+
+def test_only_what_makes_a_run_invalid_is_why_it_is() -> None:
+    scenario = with_findings({"0": "foreign-load", "1": "stolen-time"})
+    (one,) = scenario.series
+    drift = replace(one.findings[0], rule="drift")
+    told = replace(one, findings=(drift, *one.findings)).reason("output_throughput")
+    assert told == "every round is INVALID: foreign-load, stolen-time"
+
+
 def supplied_only_to(arm: str) -> ScenarioData:
     """Two arms, of which one is given embeddings."""
     loaded = fabricate.loaded(arms=("sync-ids", "refresh"), num_rounds=5)
@@ -112,9 +245,9 @@ def test_an_arm_that_is_given_token_ids_is_a_ceiling_and_never_the_choice() -> N
 def test_the_price_of_disabling_async_is_split_in_overlap_and_copy(arms: ScenarioData) -> None:
     told = by_label(arms)["Price of disabling async"].text
     assert told == (
-        "On decode steps disabling async costs 15.0 % [14.8, 15.2] of throughput (n = 5 rounds): "
-        "9.0 % is lost overlap, 6.6 % the embedding copy that sync repeats every step."
-    )
+        "On decode steps disabling async costs 15.0 % [14.8, 15.2] of throughput "
+        "(x 0.91 by lost overlap, x 0.93 by the embedding copy that sync repeats every step; n = 5 rounds)."
+    ).replace("x 0", "\N{MULTIPLICATION SIGN} 0")
 
 
 def test_without_equal_steps_the_price_is_that_of_the_arms_own_comparison(arms: ScenarioData) -> None:
@@ -123,6 +256,50 @@ def test_without_equal_steps_the_price_is_that_of_the_arms_own_comparison(arms: 
     unjudged = tuple(one for one in arms.comparisons if one.arm != "refresh")
     point = by_label(replace(arms, attribution=(), comparisons=unjudged))["Price of disabling async"]
     assert point.mark == "doubt" and point.command.endswith("--arms gated,refresh --rounds 10")
+
+
+def ran_async(scenario: ScenarioData, arm: str) -> ScenarioData:
+    """As on a model that is not gated."""
+
+    def changed(one: Series) -> Series:
+        records = (record.model_copy(update={"scheduling": "async"}) for record in one.records)
+        return replace(one, records=tuple(records))
+
+    return replace(
+        scenario,
+        series=tuple(changed(one) if one.arm == arm else one for one in scenario.series),
+        attribution=(),
+    )
+
+
+def test_a_gated_arm_that_ran_async_is_no_price_of_disabling_async(arms: ScenarioData) -> None:
+    text_model = ran_async(arms, "gated")
+    told = "gated ran async: not gated for this model."
+    for one in (text_model, replace(text_model, comparisons=())):
+        point = by_label(one)["Price of disabling async"]
+        assert (point.text, point.mark, point.command) == (told, "doubt", "")
+
+
+def test_of_two_pairs_the_one_that_is_not_gated_is_left_out() -> None:
+    scenario = only(situations.compared(fabricate.loaded(arms=("gated", "refresh", "sync-ids", "ids"))))
+    held = next(one for one in scenario.comparisons if one.arm == "ids")
+    scenario = replace(scenario, comparisons=(*scenario.comparisons, replace(held, reference="sync-ids")))
+    told = by_label(ran_async(scenario, "gated"))["Price of disabling async"].text
+    assert "sync-ids against ids" in told
+    assert told.endswith("gated ran async: not gated for this model.")
+    assert "gated against refresh" not in told
+
+
+def test_a_line_of_the_attribution_that_is_not_decided_is_told_marked_doubt(arms: ScenarioData) -> None:
+    lines = (
+        line("flag upload", "async-rows", "async-fill", 0.0004, Word.CANNOT_TELL),
+        line("masked merge", "async-fill", "skip", 0.002, Word.CANNOT_TELL),
+    )
+    told = by_label(replace(without_bills(arms), attribution=lines))
+    for label, change in (("Flag upload", "+0.04 %"), ("Masked merge", "+0.20 %")):
+        assert told[label].text.startswith(f"{change} of the time of a decode step (")
+        assert "cannot tell" in told[label].text
+        assert (told[label].mark, told[label].command) == ("doubt", "")
 
 
 def test_the_flag_upload_has_microseconds_interval_share_and_rounds(arms: ScenarioData) -> None:

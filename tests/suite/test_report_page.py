@@ -6,11 +6,13 @@ import json
 import re
 import statistics
 from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 import report_fabrication as fabricate
+from cost_fabrication import cell
 from records import failed_request, make_request, make_run, make_step
 from report_fabrication import HOSTILE
 from report_situations import SITUATIONS
@@ -20,6 +22,7 @@ from suite.report.data import ReportData, from_loaded
 from suite.report.page import json_block, points_of_a_curve, render
 from suite.report.panels import TITLES, Panel, in_order
 from suite.store import RunFolder
+from suite.verdict import Word
 
 MADE: dict[str, Callable[[], ReportData]] = {
     **{name: make for name, make in SITUATIONS.items() if name not in ("sweep", "large")},
@@ -213,3 +216,12 @@ def test_every_scenario_has_every_panel_under_an_id_of_its_own() -> None:
     ids = re.findall(r'<section class="panel" id="([\w-]+)"', page)
     assert ids == [*TITLES, *(f"{name}-2" for name in TITLES)]
     assert all(f'href="#{name}"' in page for name in ids)
+
+
+def test_the_tables_of_attribution_and_break_even_stand_once() -> None:
+    data = SITUATIONS["arms"]()
+    (scenario,) = data.scenarios
+    swept = replace(scenario, break_even=(cell(0.1, Word.FASTER, rows=8), cell(0.1, Word.FASTER, rows=64)))
+    text = Reader(render(replace(data, scenarios=(swept,)))).text
+    for caption in ("Attribution: what one choice costs", "Break-even: where async scheduling pays"):
+        assert text.count(caption) == 1, caption
