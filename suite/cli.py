@@ -17,6 +17,7 @@ import typer
 
 from runner.core import RunnerError
 from suite.errors import SuiteError
+from suite.standard_output import forgiving
 
 if TYPE_CHECKING:
     from suite.commands import Screen
@@ -725,6 +726,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    given, sys.stdout = sys.stdout, forgiving(sys.stdout)  # `given` stays, or its file would be closed
     code: str | int | None = 0
     try:
         app(prog_name="suite")
@@ -739,6 +741,7 @@ def main() -> None:
         code = EXIT_USAGE
     is_taken = _finish_output()
     _finish(sys.stderr)
+    sys.stdout = given
     sys.exit(code if is_taken else code or EXIT_USAGE)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from suite.compare_environments import EnvironmentDifference
 from suite.compare_runs import Compared, Difference
-from suite.gate import Judged
+from suite.gate import Judged, Outcome
 from suite.verdict import Word
 
 SCHEMA_VERSION = 1
@@ -61,6 +61,21 @@ class RunComparison:
     @property
     def is_broken(self) -> bool:
         return any(one.outcome.is_failure for one in self.judged)
+
+    def gate_text(self) -> str:
+        """What the limits came to, in one sentence; "" where there are none."""
+        untold = sum(one.outcome is Outcome.CANNOT_TELL for one in self.judged)
+        if not self.judged:
+            return ""
+        if self.is_broken:
+            return "The gate failed"
+        if untold == len(self.judged):
+            return "The gate decided nothing: no limit can be told to hold or to be broken"
+        return (
+            f"The gate held, but {untold} of {len(self.judged)} limits cannot be told"
+            if untold
+            else "The gate held"
+        )
 
     def is_across(self, head: str) -> bool:
         """Whether a head was run on another machine or version than the base."""

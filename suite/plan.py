@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import random
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -323,12 +324,23 @@ def plan_scenarios(scenarios: Sequence[Scenario], options: Options) -> Plan:
     cases: list[PlannedCase] = []
     for scenario in scenarios:
         planned = [_plan_case(case, options) for case in expand(scenario)]
+        _check_attention(scenario, device)
         reason = missing_requirements(scenario, device)
         if reason is None:
             cases += planned
         else:
             skipped.append((scenario.name, reason))
     return Plan(options, device, tuple(scenarios), tuple(cases), tuple(skipped))
+
+
+def _check_attention(scenario: Scenario, device: str) -> None:
+    """Refuse kernels of a GPU where there is none; whether a GPU can run them it says itself."""
+    wanted, on_gpu = scenario.runner.attention, device == "cuda" or scenario.requires.device == "cuda"
+    if wanted in ("varlen", "triton") and not on_gpu and os.environ.get("TRITON_INTERPRET") != "1":
+        raise SuiteError(
+            f"{scenario.path}: runner.attention is {wanted!r}, which runs on a GPU, and this run uses the "
+            f"device {device}: use auto or sdpa"
+        )
 
 
 def for_check(plan: Plan) -> Plan:

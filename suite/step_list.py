@@ -14,6 +14,7 @@ from suite.schema import AsTuple, Count, StrictModel, broken_rule, kind_tag
 MAX_STEPS = 10_000
 """A list is planned step by step each time its scenario is read."""
 
+_LONGEST_SHARE = 32
 _SHARE_RULE = "it must be a share from 0 to 1, such as 0.5 or 1/2"
 
 
@@ -26,7 +27,9 @@ def _as_share(value: object) -> object:
 
 
 def _fraction(text: str) -> float | None:
-    """ "1/2" or "½" as a number; None for anything else."""
+    """ "1/2" or "½" as a number; None for anything else, or what no share takes so many digits to say."""
+    if len(text) > _LONGEST_SHARE or "e" in text.lower():
+        return None
     try:
         return unicodedata.numeric(text.strip()) if len(text.strip()) == 1 else float(Fraction(text))
     except (ValueError, ZeroDivisionError, OverflowError):

@@ -51,6 +51,7 @@ SPANS = "spans"
 TRACES = "traces"
 DAMAGED_RUNS = "runs.damaged.jsonl"
 
+_RECORDS = (CONFIG, ENVIRONMENT, RUNS, SUMMARY, SUMMARY_TABLE, CEILINGS)
 _OF_RUNS = {STEPS: ".parquet", REQUESTS: ".parquet", SPANS: ".parquet", TRACES: ".json"}
 
 OTHER_FOLDER = "another folder with --output-dir (what was written before is kept)"
@@ -251,10 +252,28 @@ class RunFolder:
 def write_file(path: Path, content: bytes, other: str = OTHER_FILE) -> Path:
     """Write a file whole or not at all. SuiteError naming the path where the disk refuses.
 
-    `other`: what the user may choose instead, by which option.
+    What a link names is written, not the link; what is no file but takes bytes, such as a pipe, is written
+    into. The records of a run are nobody's output. `other`: what the user may choose instead, by which option.
     """
-    _replace_by(path, lambda file: file.write(content), other)
+    _check_output(path)
+    with _refusals(path, other):
+        target = path.resolve() if path.is_symlink() else path
+        if target.exists() and not target.is_file():
+            target.write_bytes(content)
+            return path
+    _replace_by(target, lambda file: file.write(content), other)
     return path
+
+
+def _check_output(path: Path) -> None:
+    """Refuse a folder, and what a run folder's own records are called."""
+    if not path.name or path.is_dir():
+        what = "it is a directory; name a file in it" if str(path) != "." else "it is empty; name a file"
+        raise SuiteError(f"--output {'' if str(path) == '.' else path}: {what}")
+    parents = (path.parent, path.parent.parent)
+    is_table = path.parent.name in _OF_RUNS and (parents[1] / CONFIG).is_file()
+    if is_table or (path.name in _RECORDS and (parents[0] / CONFIG).is_file()):
+        raise SuiteError(f"--output {path}: a run's own records lie there; choose another file")
 
 
 def _check_parent(parent: Path) -> None:

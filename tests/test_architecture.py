@@ -154,7 +154,8 @@ LAYERS = (
         "suite",
         (
             *under(
-                "suite", "__main__ arms arrivals case_label checks cli commands control demand embeds_demand"
+                "suite",
+                "__main__ arms arrivals case_label standard_output checks cli commands control demand embeds_demand",
             ),
             *under(
                 "suite",

@@ -72,7 +72,8 @@ def _differing(result: RunComparison) -> Table:
 
 def _alike(result: RunComparison) -> Table:
     found = [one for one in result.differences if one.verdict.word not in (Word.SLOWER, Word.FASTER)]
-    return _table("What is equal, or cannot be told", result, found, "None: all that was compared differs")
+    why = "all that was compared differs" if result.differences else "nothing was compared"
+    return _table("What is equal, or cannot be told", result, found, f"None: {why}")
 
 
 def _table(caption: str, result: RunComparison, found: list[Difference], reason: str) -> Table:

@@ -212,3 +212,12 @@ def test_a_a_runs_are_made_as_told_or_where_rounds_and_arms_suffice(write, overr
     plan = make_plan([write("a.yaml")], options)
     assert any(run.is_aa for run in plan.cases[0].runs()) is has_aa is plan.document()["cases"][0]["has_aa"]
     assert not any(run.is_aa for run in for_check(plan).cases[0].runs())
+
+
+def test_kernels_of_a_gpu_are_refused_before_a_run_where_there_is_none(write, monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    file = write("a.yaml")
+    for wanted in ("triton", "varlen"):
+        with pytest.raises(SuiteError, match=f"a.yaml: runner.attention is '{wanted}', which runs on a GPU"):
+            make_plan([file], Options(device="inline", overrides=(f"runner.attention={wanted}",)))
+    assert make_plan([file], Options(device="inline", overrides=("runner.attention=sdpa",))).cases

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from listed_cases import MIX, listed_case, null_run
 
 from runner.inputs.arms import ARMS
+from suite import step_list
 from suite.errors import SuiteError
 from suite.prompt_drawing import exact_runs
 from suite.scenario import dump_scenario, expand, json_schema, load_scenario
@@ -342,3 +343,8 @@ def test_arms_with_the_same_commands_on_a_kind_of_step_have_the_same_digest(tmp_
     assert found["skip"]["decode"] == found["resident"]["decode"] != found["async-fill"]["decode"]
     assert found["gated"]["decode"] != found["sync-rows"]["decode"]
     assert digests("refresh") == found["refresh"]
+
+
+def test_a_share_of_a_huge_exponent_is_refused_at_once() -> None:
+    for text in ("1e-400000000", "1" * 40 + "/2", "1E9"):
+        assert step_list._fraction(text) is None

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,7 +22,7 @@ from suite.checks import check_runs
 from suite.errors import SuiteError
 from suite.publish import publish
 from suite.record import Metric
-from suite.store import RUNS, RunFolder, load_run, read_config, safe_name, to_json
+from suite.store import RUNS, RunFolder, load_run, read_config, safe_name, to_json, write_file
 
 NOON = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 
@@ -380,3 +381,44 @@ def test_spans_come_back_as_they_were_with_and_without_times(tmp_path):
     loaded = load_run(folder.path)
     assert loaded.spans("r") == spans
     assert loaded.spans("a run without instruments") == []
+
+
+def test_an_output_goes_into_what_is_no_file_and_through_a_link(tmp_path):
+    fifo, link, target = tmp_path / "fifo", tmp_path / "link", tmp_path / "target"
+    target.write_text("old")
+    link.symlink_to(target)
+    write_file(link, b"new")
+    assert link.is_symlink() and target.read_bytes() == b"new"
+    os.mkfifo(fifo)
+    read = []
+    reader = threading.Thread(target=lambda: read.append(fifo.read_bytes()))
+    reader.start()
+    write_file(fifo, b"all of it")
+    reader.join(timeout=20)
+    assert read == [b"all of it"] and fifo.is_fifo()
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("runs.jsonl", "a run's own records lie there"),
+        ("config.yaml", "a run's own records lie there"),
+        ("summary.json", "a run's own records lie there"),
+        ("steps/r.parquet", "a run's own records lie there"),
+        (".", "it is a directory; name a file in it"),
+        ("steps", "it is a directory; name a file in it"),
+    ],
+)
+def test_an_output_never_takes_the_place_of_a_record_or_a_folder(tmp_path, name, told):
+    folder = RunFolder.create(tmp_path, "t")
+    folder.write_config({})
+    (folder.path / "steps").mkdir(exist_ok=True)
+    (folder.path / "runs.jsonl").write_text("kept")
+    with pytest.raises(SuiteError, match=told):
+        write_file(folder.path / name, b"x")
+    assert (folder.path / "runs.jsonl").read_text() == "kept"
+
+
+def test_an_empty_output_is_one_line():
+    with pytest.raises(SuiteError, match=r"^--output : it is empty; name a file$"):
+        write_file(Path(), b"x")

@@ -1,0 +1,35 @@
+"""A reader who leaves ends nothing: the exit code is the command's own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [(["list", "rules"], 0), (["list", "--json"], 0), (["validate", "nothing.yaml"], 2)],
+    ids=["table", "json", "mistake"],
+)
+def test_a_pipe_that_is_closed_changes_no_exit_code(command: list[str], code: int, tmp_path: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "suite", *command],
+        stdout=write,
+        stderr=subprocess.PIPE,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    os.close(write)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
