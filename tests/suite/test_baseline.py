@@ -183,9 +183,10 @@ def test_a_change_that_makes_steps_slower_is_found_and_fails_the_gate(checkout, 
     head, baseline = load_run(Path(document["folder"])), load_run(Path(document["baseline"]))
     # A busy machine makes rounds INVALID, and those enter no verdict: the times themselves are looked at.
     sides = [replace(side_of(loaded), findings=()) for loaded in (baseline, head)]
-    (found,) = compare_sides(sides[0], sides[1:]).differences
+    both = compare_sides(sides[0], sides[1:])
+    (found,) = both.differences
     assert (found.pairing, found.head_middle.num_rounds) == ("paired", 5)
-    (judged,) = judge(read_limits(["output_throughput<-3%"]), [found])
+    (judged,) = judge(read_limits(["output_throughput<-3%"]), both)
     assert judged.outcome is Outcome.BROKEN
     assert {run.side for run in head.runs} == {"head"}
     assert {run.side for run in baseline.runs} == {"baseline"}
