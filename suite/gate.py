@@ -1,7 +1,8 @@
 """The gate: limits on how much a metric may change (--fail-on), and what comparisons say of them.
 
 Pure. A limit is broken where the whole interval lies beyond it, or where there is nothing to compare, be it
-of one arm of one case: a gate that finds no data must not open. What one cannot tell breaks nothing, and is told.
+of one arm of one case: a gate that finds no data must not open. What one cannot tell breaks nothing, and is
+told.
 """
 
 from __future__ import annotations
