@@ -20,6 +20,7 @@ from suite.baseline import checked_out, find_commit, protocol_faults, used_keys
 from suite.child_environment import child_environment
 from suite.compare_folders import side_of
 from suite.compare_runs import compare_sides
+from suite.environment import source_digest
 from suite.errors import SuiteError
 from suite.gate import Outcome, judge, read_limits
 from suite.plan import Options, make_plan
@@ -193,6 +194,8 @@ def test_a_change_that_makes_steps_slower_is_found_and_fails_the_gate(checkout, 
     assert [run.run_id for run in sorted(head.runs, key=lambda run: run.run_id)] == sorted(
         run.run_id for run in baseline.runs
     )
+    digests = [side.environment["source_digest"] for side in (baseline, head)]
+    assert digests[1] == source_digest(checkout) and digests[0] != digests[1]
     assert baseline.environment["checkout"] == {
         "commit": git(checkout, "rev-parse", "main"),
         "is_dirty": False,
