@@ -5,7 +5,11 @@ transformers dequantises it (to float32); it needs the packages gguf and acceler
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shutil
 from pathlib import Path
+from typing import Protocol
 
 from runner.core import RunnerError
 
@@ -13,8 +17,8 @@ from runner.core import RunnerError
 def convert_gguf(file: Path, folder: Path) -> None:
     """Write config.json, the weights and the tokenizer of `file` to a new or empty `folder`.
 
-    RunnerError: no such file, a folder with something in it, a package that is missing, or a file that
-    transformers cannot read.
+    RunnerError: no such file, a folder with something in it, a package that is missing, a file that
+    transformers cannot read, or a disk that refuses. Then nothing of it is left behind.
     """
     if not file.is_file():
         raise RunnerError(f"{file}: there is no such file; name a .gguf file")
@@ -34,8 +38,31 @@ def convert_gguf(file: Path, folder: Path) -> None:
     # What loading leaves on the model object (hooks, a quantiser) must not be saved with it.
     clean = type(given)(type(given.config)(**_plain(given.config.to_dict())))
     clean.load_state_dict(given.state_dict())
-    clean.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    _save(folder.resolve(), clean, tokenizer)
+
+
+class _Saved(Protocol):
+    def save_pretrained(self, folder: Path) -> object: ...
+
+
+def _save(folder: Path, *parts: _Saved) -> None:
+    """All of them or nothing: into a folder beside it that takes its name at the end."""
+    made = [parent for parent in folder.parents if not parent.exists()]
+    partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
+    try:
+        partial.mkdir(parents=True)
+        for part in parts:
+            part.save_pretrained(partial)
+        partial.replace(folder)
+    except BaseException as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        for parent in made:  # the innermost first
+            with contextlib.suppress(OSError):
+                parent.rmdir()
+        if isinstance(error, Exception):  # the writer of weights has its own for a full disk
+            reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            raise RunnerError(f"{folder} cannot be written: {reason}") from None
+        raise
 
 
 def _plain(config: dict[str, object]) -> dict[str, object]:

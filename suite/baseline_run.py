@@ -16,7 +16,7 @@ from suite.commands import is_doubted
 from suite.compare_folders import EXIT_BROKEN, CompareOptions, compare_folders
 from suite.compare_result import RunComparison
 from suite.compare_table import print_comparison
-from suite.environment import Checkout, DeviceFacts, Environment, capture
+from suite.environment import Checkout, DeviceFacts, Environment, capture, source_digest
 from suite.errors import SuiteError
 from suite.experiment import EXIT_FINE, EXIT_WRONG, Experiment, Stop, exit_code
 from suite.folder_lock import writing
@@ -156,7 +156,7 @@ def _experiments(
 def _open_sides(plan: Plan, baseline: Baseline, output_dir: Path, label: str) -> tuple[_Side, _Side]:
     """The head's folder, and the baseline's inside it; each is a run folder of its own."""
     own = capture(sys.argv[1:])
-    other = own.model_copy(update={"checkout": Checkout(commit=baseline.commit, is_dirty=False)})
+    other = _of_baseline(own, baseline)
     head_folder = RunFolder.create(output_dir, label)
     folder = RunFolder.create(head_folder.path, "baseline")
     sides = (
@@ -168,6 +168,15 @@ def _open_sides(plan: Plan, baseline: Baseline, output_dir: Path, label: str) ->
         side.folder.write_config(_config(plan, baseline, side.name, together))
         side.folder.write_environment(side.environment.model_dump(mode="json"))
     return sides
+
+
+def _of_baseline(own: Environment, baseline: Baseline) -> Environment:
+    """The environment of the baseline's runs: ours, with its code."""
+    code = {
+        "checkout": Checkout(commit=baseline.commit, is_dirty=False),
+        "source_digest": source_digest(baseline.root),
+    }
+    return own.model_copy(update=code)
 
 
 def _config(plan: Plan, baseline: Baseline, side: SideName, together: str) -> Mapping[str, object]:

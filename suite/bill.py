@@ -17,6 +17,7 @@ from suite.amplification import (
     amplified_costs,
     same_steps,
 )
+from suite.checks import Finding, invalid_runs
 from suite.errors import SuiteError
 from suite.ratios import CONFIDENCE, MIN_ROUNDS
 from suite.record import RunRecord, Status
@@ -50,24 +51,27 @@ def arm_bills(
     runs: Sequence[RunRecord],
     steps_of: Callable[[str], Sequence[StepRecord]],
     spans_of: Callable[[str], Sequence[Span]],
+    findings: Sequence[Finding] = (),
 ) -> tuple[ArmBill, ...]:
     """One for each case and arm that has runs with repeats, in the order they first ran.
 
-    Runs that failed or were interrupted are left out, as is the first of an arm, which warms up.
+    Runs that failed, were interrupted or are INVALID are left out, as is the first of an arm, which warms up.
     """
     groups: dict[tuple[str, str, str], list[RunRecord]] = {}
     for run in runs:
         if run.repeats and not run.is_warmup:
             groups.setdefault((run.scenario, run.case_id, run.arm), []).append(run)
-    return tuple(_arm_bill(group, steps_of, spans_of) for group in groups.values())
+    return tuple(_arm_bill(group, steps_of, spans_of, findings) for group in groups.values())
 
 
 def _arm_bill(
     runs: Sequence[RunRecord],
     steps_of: Callable[[str], Sequence[StepRecord]],
     spans_of: Callable[[str], Sequence[Span]],
+    findings: Sequence[Finding],
 ) -> ArmBill:
-    completed = [run for run in runs if run.status is Status.COMPLETED]
+    invalid = invalid_runs(findings)
+    completed = [run for run in runs if run.status is Status.COMPLETED and run.run_id not in invalid]
     timed = [
         AmplifiedRun(run.round, steps_of(run.run_id), run.turns, is_async=run.scheduling == "async")
         for run in completed
@@ -85,7 +89,11 @@ def _arm_bill(
         num_rounds=num_rounds,
         lines=tuple(lines),
         notes=tuple(
-            [*_notes(runs, timed, lines, names, num_rounds, spans), *([why_no_spans] if why_no_spans else ())]
+            [
+                *_notes(runs, timed, lines, names, num_rounds, spans),
+                *_invalid_notes(runs, findings),
+                *([why_no_spans] if why_no_spans else ()),
+            ]
         ),
     )
 
@@ -131,6 +139,19 @@ def _notes(
     untimed = [name for name in names if name not in absent and not any(line.span == name for line in lines)]
     if untimed:
         yield f"not timed, for want of a whole round: {', '.join(untimed)}"
+
+
+def _invalid_notes(runs: Sequence[RunRecord], findings: Sequence[Finding]) -> Iterable[str]:
+    """By rule, how many of the runs that completed broke it, and what was seen in the first of them."""
+    completed = {run.run_id for run in runs if run.status is Status.COMPLETED}
+    found: dict[str, dict[str, Finding]] = {}
+    for finding in findings:
+        if finding.run_id in completed & invalid_runs([finding]):
+            found.setdefault(finding.rule, {}).setdefault(finding.run_id, finding)
+    for rule, of_run in found.items():
+        first = next(iter(of_run.values()))
+        some = f"{len(of_run)} of {len(runs)} runs"
+        yield f"{some} broke {rule} and are left out ({first.run_id}: {first.message}): {first.remedy}"
 
 
 def verdict(line: AmplifiedCost) -> str:

@@ -14,7 +14,7 @@ from runner.spans import Span
 from suite.errors import SuiteError
 from suite.record import RequestRecord, RunRecord, Status
 from suite.validity import accounts, machine, nesting, rounds, schedule, steadiness, tokens
-from suite.validity.rule import FAULT, RULES, Finding, Rule, broken, invalid_runs
+from suite.validity.rule import RULES, Finding, Rule, broken, invalid_runs
 
 __all__ = ["RULES", "Finding", "Rule", "check_run", "check_runs", "has_wrong_accounts", "invalid_runs"]
 
@@ -109,4 +109,4 @@ def _timing(
 
 def has_wrong_accounts(findings: Iterable[Finding]) -> bool:
     """Whether a figure is not what it says it is: no matter of noise, so that it fails the command."""
-    return any(RULES[found.rule].remedy == FAULT for found in findings if found.rule in RULES)
+    return any(RULES[found.rule].is_fault for found in findings if found.rule in RULES)

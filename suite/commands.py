@@ -101,8 +101,9 @@ def resume(run_dir: Path, given: Given, screen: Screen, is_strict: bool = False)
             console.print(f"warning: {note}")
         if resumed.is_finished:
             console.print(f"{run_dir} is finished: all of its {len(resumed.kept)} runs were made")
-            _show_results(publish(run_dir), screen)
-            return EXIT_FINE
+            published = publish(run_dir)
+            _show_results(published, screen)
+            return _code(resumed.kept, published, is_strict)
         begin_again(resumed)
         console.print(f"resuming {run_dir}: {len(resumed.kept)} runs are kept")
         kept = resumed.kept
@@ -141,6 +142,10 @@ def _run_plan(
     except OSError as error:  # what was measured lies in the folder, whoever reads the table
         warning = f"standard output cannot be written: {error.strerror}; see {published.report}"
         make_progress_console(sys.stderr).print(warning)
+    return _code(records, published, is_strict)
+
+
+def _code(records: Sequence[RunRecord], published: Published, is_strict: bool) -> int:
     code = exit_code(records, published.is_interrupted)
     return EXIT_WRONG if code == EXIT_FINE and is_doubted(published, is_strict) else code
 

@@ -19,6 +19,13 @@ _MACHINE = (
     ("python", "Python"),
 )
 _PACKAGES = ("torch", "transformers", "numpy")
+_YOUNG_PACKAGES = ("triton",)
+_YOUNG_DEVICE = (
+    ("attention", "attention"),
+    ("graph_sizes", "captured graphs"),
+    ("fuses_routes", "fused routes"),
+)
+"""Not in older folders, and of a package or a device that has none of it: two without it are alike."""
 _DEVICE = (("kind", "device"), ("name", "device name"), ("num_threads", "compute threads"))
 
 
@@ -56,6 +63,10 @@ def _facts(environment: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
     device = _mapping(environment, "device")
     for key, what in _DEVICE:
         yield what, _text(device, key)
+    for name in _YOUNG_PACKAGES:
+        yield name, _young_text(packages, name)
+    for key, what in _YOUNG_DEVICE:
+        yield what, _young_text(device, key)
 
 
 def _variables(base: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[EnvironmentDifference]:
@@ -75,3 +86,10 @@ def _mapping(environment: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 def _text(values: Mapping[str, Any], key: str) -> str | None:
     value = values.get(key)
     return None if value is None else str(value)
+
+
+def _young_text(values: Mapping[str, Any], key: str) -> str:
+    value = values.get(key)
+    if isinstance(value, list | tuple):
+        value = ", ".join(map(str, value))
+    return str(value) if value else "none"

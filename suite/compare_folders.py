@@ -87,7 +87,7 @@ def compare_folders(
         heads=tuple(map(_facts, heads)),
         environments=tuple(environments),
         compared=compared,
-        judged=judge(options.limits, compared.differences),
+        judged=judge(options.limits, compared),
         warnings=tuple(f"{one.path}: {text}" for one in loaded for text in one.warnings),
     )
 

@@ -122,11 +122,31 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
+class Missing:
+    """An arm of a case of the base that a head lacks, in words as well."""
+
+    scenario: str
+    case_id: str
+    case_label: str
+    arm: str
+    head: str
+    text: str
+
+    @property
+    def case(self) -> str:
+        return self.scenario if self.case_label == self.scenario else f"{self.scenario} [{self.case_label}]"
+
+
+@dataclass(frozen=True, slots=True)
 class Compared:
-    """`unmatched`: cases and arms without a partner, in words."""
+    """`unmatched`: cases and arms without a partner, in words.
+
+    `missing`: of them, every arm of the base that is right by design.
+    """
 
     differences: tuple[Difference, ...]
     unmatched: tuple[str, ...]
+    missing: tuple[Missing, ...] = ()
 
 
 def compare_sides(
@@ -138,7 +158,18 @@ def compare_sides(
     """
     found = [one for head in heads for one in _differences(base, head, metrics, more)]
     unmatched = [text for head in heads for text in _unmatched(base, head)]
-    return Compared(tuple(_decided(found)), tuple(dict.fromkeys(unmatched)))
+    missing = tuple(one for head in heads for one in _missing(base, head))
+    return Compared(tuple(_decided(found)), tuple(dict.fromkeys(unmatched)), missing)
+
+
+def _missing(base: Side, head: Side) -> Iterator[Missing]:
+    others = head.cases()
+    for case_id, runs in base.cases().items():
+        first = runs[0]
+        arms = {run.arm for run in others.get(case_id, ())}
+        for arm in dict.fromkeys(run.arm for run in runs if not run.is_control and run.arm not in arms):
+            text = f"{_name(first)}: arm {arm} of {base.name} is missing in {head.name}"
+            yield Missing(first.scenario, case_id, first.case_label, arm, head.name, text)
 
 
 def _unmatched(base: Side, head: Side) -> Iterator[str]:

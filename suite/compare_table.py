@@ -68,7 +68,7 @@ def gate_lines(result: RunComparison) -> Iterator[tuple[str, bool]]:
 
 def _gate_line(result: RunComparison, one: Judged) -> str:
     if one.difference is None:
-        return f"{one.outcome.value}: {one.limit.text}: {one.reason}"
+        return _plain(f"{one.outcome.value}: {one.limit.text}: {one.reason}")
     mean, interval = one.difference.ratio.mean_log, one.difference.ratio.interval
     seen = ""
     if mean is not None and interval is not None:

@@ -16,6 +16,7 @@ from runner.spans import Span
 from suite.amplification import KINDS, CommandTimes, command_times, largest_k
 from suite.arms import named_arm, why_not
 from suite.bill import arm_bills, documents, text_lines
+from suite.checks import check_runs
 from suite.errors import SuiteError
 from suite.model_source import spec_of
 from suite.plan import Options, Plan, PlannedCase, PlannedRun, for_bill, make_plan, timed_device
@@ -184,7 +185,8 @@ def cost_document(
 ) -> CostResult:
     """What the runs of a folder come to, however many there are."""
     loaded = load_run(folder)
-    bills = arm_bills(loaded.whole_runs, loaded.step_records, loaded.spans)
+    findings = check_runs(loaded.runs, loaded.request_records, loaded.step_records, loaded.spans)
+    bills = arm_bills(loaded.whole_runs, loaded.step_records, loaded.spans, findings)
     failures = [
         f"{run.run_id} {run.status.value}: {run.failure.message}" for run in loaded.runs if run.failure
     ]

@@ -25,6 +25,7 @@ SCHEMA_VERSION = 1
 _PACKAGES = (
     "stepcost",
     "torch",
+    "triton",
     "transformers",
     "numpy",
     "pandas",

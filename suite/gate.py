@@ -1,7 +1,8 @@
 """The gate: limits on how much a metric may change (--fail-on), and what comparisons say of them.
 
-Pure. A limit is broken where the whole interval lies beyond it, or where there is nothing to compare: a gate
-that finds no data must not open. What one cannot tell breaks nothing, and is told.
+Pure. A limit is broken where the whole interval lies beyond it, or where there is nothing to compare, be it
+of one arm of one case: a gate that finds no data must not open. What one cannot tell breaks nothing, and is
+told.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from suite.compare_runs import Difference
+from suite.compare_runs import Compared, Difference, Missing
 from suite.comparison import WRONG_ARM
 from suite.errors import SuiteError
 from suite.metrics import DEFINITIONS
@@ -47,15 +48,16 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One limit held against one difference; None: there was none with its metric."""
+    """One limit held against one difference; None: there was none with its metric, or an arm is `missing`."""
 
     limit: Limit
     difference: Difference | None
     outcome: Outcome
     reason: str
+    missing: Missing | None = None
 
     def document(self) -> dict[str, object]:
-        one = self.difference
+        one = self.difference or self.missing
         return {
             "limit": self.limit.text.strip(),
             "metric": self.limit.metric,
@@ -87,15 +89,22 @@ def read_limit(text: str) -> Limit:
     return Limit(text.strip(), metric, sign == "<", math.log1p(percent / 100))
 
 
-def judge(limits: Sequence[Limit], differences: Sequence[Difference]) -> tuple[Judged, ...]:
-    """Every limit on every difference in its metric; arms that are wrong by design are not held to any."""
-    return tuple(one for limit in limits for one in _judge(limit, differences))
+def judge(limits: Sequence[Limit], compared: Compared) -> tuple[Judged, ...]:
+    """Every limit on every difference in its metric, and on every arm of the base that a head lacks.
+
+    Arms that are wrong by design are not held to any.
+    """
+    return tuple(one for limit in limits for one in _judge(limit, compared))
 
 
-def _judge(limit: Limit, differences: Sequence[Difference]) -> list[Judged]:
+def _judge(limit: Limit, compared: Compared) -> list[Judged]:
+    found = _judge_differences(limit, compared.differences)
+    found += [Judged(limit, None, Outcome.NO_DATA, one.text, one) for one in compared.missing]
+    return found or [Judged(limit, None, Outcome.NO_DATA, "no case and arm are in both")]
+
+
+def _judge_differences(limit: Limit, differences: Sequence[Difference]) -> list[Judged]:
     own = [one for one in differences if one.metric == limit.metric and one.verdict.reason != WRONG_ARM]
-    if not own:
-        return [Judged(limit, None, Outcome.NO_DATA, "no case and arm are in both")]
     found = [_look(limit, one) for one in own]
     adjusted = holm([_p_value(one) for one in found])
     return [_by_chance(one) if p_value > ALPHA else one for one, p_value in zip(found, adjusted, strict=True)]

@@ -11,6 +11,7 @@ from runner.models import get_model
 from runner.spans import Span, records_host
 from suite.arms import named_arm
 from suite.ceilings import CeilingShare, shares
+from suite.checks import Finding, invalid_runs
 from suite.cost_tables import cost_tables
 from suite.errors import SuiteError
 from suite.kept_ceilings import from_document
@@ -26,29 +27,41 @@ _NO_CEILINGS = (
 )
 
 
-class LoadedSteps(Protocol):
-    """What is asked of a loaded run folder; `suite.store` has it."""
+_CHECKPOINT = "no ceilings are measured for a checkpoint"
 
+
+class LoadedSteps(Protocol):
+    """What is asked of a loaded run folder; `suite.store` has it. `config`: its resolved scenarios."""
+
+    @property
+    def config(self) -> Sequence[Mapping[str, Any]]: ...
     def step_records(self, run_id: str) -> Sequence[StepRecord]: ...
     def spans(self, run_id: str) -> Sequence[Span]: ...
     def ceilings(self) -> Mapping[str, Any]: ...
     def micro(self) -> Mapping[str, Any]: ...
 
 
-def costs_by_arm(runs: Iterable[RunRecord], loaded: LoadedSteps) -> dict[ArmKey, StepCosts]:
-    """Of each arm with instrumented runs, the first that completed, or why there are no figures."""
+def costs_by_arm(
+    runs: Iterable[RunRecord], loaded: LoadedSteps, findings: Sequence[Finding] = ()
+) -> dict[ArmKey, StepCosts]:
+    """Of each arm with instrumented runs, the first VALID one that completed, or why there are none."""
     groups: dict[ArmKey, list[RunRecord]] = {}
     for run in runs:
         if run.is_instrumented:
             groups.setdefault((run.scenario, run.case_id, run.arm), []).append(run)
-    return {key: _costs_of(group, loaded) for key, group in groups.items()}
+    return {key: _costs_of(group, loaded, findings) for key, group in groups.items()}
 
 
-def _costs_of(runs: Sequence[RunRecord], loaded: LoadedSteps) -> StepCosts:
+def _costs_of(runs: Sequence[RunRecord], loaded: LoadedSteps, findings: Sequence[Finding]) -> StepCosts:
     completed = [run for run in runs if run.status is Status.COMPLETED]
     if not completed:
         return _without(runs[0], "no run with instruments completed")
-    run = completed[0]
+    invalid = invalid_runs(findings)
+    run = next((run for run in completed if run.run_id not in invalid), None)
+    if run is None:
+        run = completed[0]
+        why = next(one for one in findings if one.run_id == run.run_id and invalid_runs([one]))
+        return _without(run, f"the run is INVALID: {why.rule}: {why.message}")
     if not records_host(run.instrument):
         return _without(run, f"level {run.instrument} records nothing of its own: use --instrument events")
     try:
@@ -91,6 +104,8 @@ def _shares(
     run: RunRecord, loaded: LoadedSteps, records: Sequence[StepRecord], spans: Sequence[Span]
 ) -> tuple[tuple[CeilingShare, ...], str | None, str | None]:
     """Shares of the ceilings that were known when it ran, or none and why; what to know of the ceilings."""
+    if _is_of_checkpoint(run, loaded.config):
+        return (), _CHECKPOINT, None
     try:
         kept = from_document(loaded.ceilings()).get(run.case_id)
         if kept is None:
@@ -99,6 +114,12 @@ def _shares(
     except (ValueError, RunnerError, SuiteError) as error:
         return (), f"ceilings.json of the run cannot be used: {error}", None
     return tuple(found), None if found else "no step was recorded", kept.ceilings.caveat
+
+
+def _is_of_checkpoint(run: RunRecord, scenarios: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether its model is none of the presets, though it may be named like one."""
+    given = next((one.get("model") for one in scenarios if one.get("name") == run.scenario), None)
+    return isinstance(run.case_values.get("model", given), Mapping)
 
 
 def _without(run: RunRecord, reason: str) -> StepCosts:

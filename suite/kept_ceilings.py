@@ -32,10 +32,12 @@ _BY_CASE: TypeAdapter[dict[str, CaseCeilings]] = TypeAdapter(dict[str, CaseCeili
 def of_cases(
     cases: Iterable[PlannedCase], device: str, device_name: str | None = None
 ) -> dict[str, CaseCeilings]:
-    """Those that are kept of a device, a GPU by its name; a case without any is left out."""
+    """Those kept of a device, a GPU by its name; a case without any, or of a checkpoint, is left out."""
     found = {}
     for planned in cases:
         case = planned.case
+        if not isinstance(case.scenario.model, str):
+            continue  # a checkpoint's shapes are its own, whatever its name
         threads = case.runner_config.num_threads
         ceilings = cached_ceilings(device, case.model_spec, threads, device_name)
         if ceilings is not None:

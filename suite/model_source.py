@@ -72,12 +72,21 @@ def weight_bytes(model: ModelSpec) -> int:
 def model_digest(model: str | Checkpoint) -> str | dict[str, str]:
     """What stands for the model in a case's id: a name, or what a checkpoint's files hold.
 
-    Of weights, gigabytes, it is the size and 64 samples of 1 MiB each, evenly spaced.
+    Of weights, gigabytes, it is the size and 64 samples of 1 MiB each, evenly spaced. RunnerError where a
+    file cannot be read.
     """
     if isinstance(model, str):
         return model
     files = [*model.folder.glob("config.json"), *model.folder.glob("*.safetensors")]
-    return {file.name: _digest(file, file.stat().st_size, file.stat().st_mtime_ns) for file in sorted(files)}
+    return {file.name: _file_digest(file) for file in sorted(files)}
+
+
+def _file_digest(file: Path) -> str:
+    try:
+        known = file.stat()
+        return _digest(file, known.st_size, known.st_mtime_ns)
+    except OSError as error:
+        raise RunnerError(f"{file} cannot be read: {error.strerror or error}") from None
 
 
 @cache

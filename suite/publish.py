@@ -110,11 +110,11 @@ def sum_up(loaded: LoadedRun, is_interrupted: bool) -> Summed:
         )
     )
     arms = summarise(loaded.runs, findings)
-    costs = costs_by_arm(loaded.runs, loaded)
+    costs = costs_by_arm(loaded.runs, loaded, findings)
     comparisons = compare(loaded.runs, design_of, findings)
     cells = break_even(loaded.runs, design_of, findings)
     document = to_document(arms, findings, loaded.skipped, is_interrupted, costs, comparisons)
-    bills = arm_bills(loaded.whole_runs, loaded.step_records, loaded.spans)
+    bills = arm_bills(loaded.whole_runs, loaded.step_records, loaded.spans, findings)
     if bills:
         document["amplified"] = documents(bills)
     lines = attribution(loaded.whole_runs, loaded.step_records, findings, bills)

@@ -290,11 +290,12 @@ def _case(source: Source, path: Path, values: Mapping[str, object], label: str) 
     label = label or scenario.name
     try:
         _check_together(scenario)
+        case_id = _case_id(scenario)
     except KeyedError as error:
         place = f" (in the case {label})" if values else ""
         text = value_error(source, _path_of(error.key), str(error))
         raise SuiteError(f"{text}{place}") from None
-    return Case(scenario, label, values, _case_id(scenario))
+    return Case(scenario, label, values, case_id)
 
 
 def _path_of(key: str) -> KeyPath:
@@ -411,7 +412,10 @@ def _runner_config(section: RunnerSection) -> RunnerConfig:
 
 def _case_id(scenario: Scenario) -> str:
     content = scenario.model_dump(mode="json", include={"name", "model", "runner", "traffic", "seed"})
-    content["model"] = model_digest(scenario.model)
+    try:
+        content["model"] = model_digest(scenario.model)
+    except RunnerError as error:
+        raise KeyedError("model", str(error)) from None
     if isinstance(scenario.traffic.arrivals, TraceReplay):
         content["traffic"]["arrivals"]["path"] = _trace_digest(Path(scenario.traffic.arrivals.path))
     for name, default in _YOUNG_ARRIVAL_KEYS.items():

@@ -60,7 +60,8 @@ def _gate_row(one: Judged) -> tuple[Cell, ...]:
     outcome = Cell((Line(one.outcome.value, note=one.reason),), _OUTCOME_MARKS[one.outcome])
     if one.difference is None:
         absent = text(undefined(one.reason))
-        return (outcome, text(one.limit.text), absent, absent, absent, absent)
+        case, arm = (text(one.missing.case), text(one.missing.arm)) if one.missing else (absent, absent)
+        return (outcome, text(one.limit.text), case, arm, absent, absent)
     named = (text(one.difference.case), text(one.difference.arm))
     return (outcome, text(one.limit.text), *named, *_change(one.difference))
 

@@ -24,6 +24,7 @@ class Rule:
     `is_timing`: what it finds casts doubt on the times, not on the tokens or the accounts.
     `is_of_run`: a run that breaks it enters no figure. Else what it finds is about all rounds of an arm, and
     says nothing against the run it stands at.
+    `is_fault`: a figure is not what it says, which is no matter of noise or of what was asked for.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Rule:
     remedy: str
     is_timing: bool = False
     is_of_run: bool = True
+    is_fault: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +78,18 @@ _CORRECTNESS = (
         "every request gets all of its tokens",
         "mend the requests the report lists, or the limits they exceed",
     ),
-    Rule("requests-conserved", "requests in = completed + failed + running, each of them once", FAULT),
+    Rule(
+        "requests-conserved",
+        "requests in = completed + failed + running, each of them once",
+        FAULT,
+        is_fault=True,
+    ),
     Rule(
         "tokens-conserved",
         "positions computed by steps = prompts + outputs - cached + recomputed + wasted + rejected drafts, "
         "over all requests",
         FAULT,
+        is_fault=True,
     ),
     Rule(
         "other-steps",
@@ -94,23 +102,32 @@ _CORRECTNESS = (
         "tokens-counted",
         "the output tokens of a request are counted alike by its number, its ids and its times",
         FAULT,
+        is_fault=True,
     ),
     Rule(
         "times-in-order",
         "a request is sent, computed, gets its tokens and ends, in this order and on one clock",
         FAULT,
+        is_fault=True,
     ),
     Rule(
         "littles-law",
         "mean number of requests in the system, as the steps saw it = rate x mean time in the system, as the "
         "requests saw it, within 5 % and the steps in which a request came or went",
         FAULT,
+        is_fault=True,
     ),
-    Rule("peak-above-mean", "of every quantity: mean and percentiles <= maximum, in order", FAULT),
+    Rule(
+        "peak-above-mean",
+        "of every quantity: mean and percentiles <= maximum, in order",
+        FAULT,
+        is_fault=True,
+    ),
     Rule(
         "spans-within-step",
         "the leaf spans of a step add up to no more than the step, on the host and on the device",
         FAULT,
+        is_fault=True,
     ),
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 from pathlib import Path
@@ -27,7 +28,7 @@ from runner.config import RunnerConfig
 from runner.core import Prompt, Request, RunnerError, SamplingParams
 from runner.device.base import open_device
 from runner.engine import Engine
-from runner.gguf import convert_gguf
+from runner.gguf import _save, convert_gguf
 from runner.inputs.arms import ARMS
 from runner.models import TINY_QWEN25_VL
 from runner.weights import build_model
@@ -202,3 +203,29 @@ def test_a_gguf_that_is_none_and_a_folder_in_use_are_one_line(tmp_path: Path) ->
     with pytest.raises(RunnerError, match="cannot read it as GGUF") as caught:
         convert_gguf(bad, tmp_path / "new")
     assert "\n" not in str(caught.value) and not (tmp_path / "new").exists()
+
+
+class _Part:
+    """A part of a checkpoint, of which saving fails or not."""
+
+    def __init__(self, name: str, error: BaseException | None = None) -> None:
+        self.name, self.error = name, error
+
+    def save_pretrained(self, folder: Path) -> None:
+        (folder / self.name).write_text("whole")
+        if self.error is not None:
+            raise self.error
+
+
+def test_a_checkpoint_is_saved_whole_or_not_at_all(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "model"
+    full = OSError(errno.ENOSPC, "No space left on device")
+    with pytest.raises(RunnerError, match="model cannot be written: No space left on device"):
+        _save(folder, _Part("weights"), _Part("tokenizer", full))
+    with pytest.raises(KeyboardInterrupt):
+        _save(folder, _Part("weights", KeyboardInterrupt()))
+    assert list(tmp_path.iterdir()) == []
+    folder.mkdir(parents=True)
+    _save(folder, _Part("weights"), _Part("tokenizer"))
+    assert {file.name for file in folder.iterdir()} == {"weights", "tokenizer"}
+    assert list(folder.parent.iterdir()) == [folder]

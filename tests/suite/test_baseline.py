@@ -20,6 +20,7 @@ from suite.baseline import checked_out, find_commit, protocol_faults, used_keys
 from suite.child_environment import child_environment
 from suite.compare_folders import side_of
 from suite.compare_runs import compare_sides
+from suite.environment import source_digest
 from suite.errors import SuiteError
 from suite.gate import Outcome, judge, read_limits
 from suite.plan import Options, make_plan
@@ -183,15 +184,18 @@ def test_a_change_that_makes_steps_slower_is_found_and_fails_the_gate(checkout, 
     head, baseline = load_run(Path(document["folder"])), load_run(Path(document["baseline"]))
     # A busy machine makes rounds INVALID, and those enter no verdict: the times themselves are looked at.
     sides = [replace(side_of(loaded), findings=()) for loaded in (baseline, head)]
-    (found,) = compare_sides(sides[0], sides[1:]).differences
+    both = compare_sides(sides[0], sides[1:])
+    (found,) = both.differences
     assert (found.pairing, found.head_middle.num_rounds) == ("paired", 5)
-    (judged,) = judge(read_limits(["output_throughput<-3%"]), [found])
+    (judged,) = judge(read_limits(["output_throughput<-3%"]), both)
     assert judged.outcome is Outcome.BROKEN
     assert {run.side for run in head.runs} == {"head"}
     assert {run.side for run in baseline.runs} == {"baseline"}
     assert [run.run_id for run in sorted(head.runs, key=lambda run: run.run_id)] == sorted(
         run.run_id for run in baseline.runs
     )
+    digests = [side.environment["source_digest"] for side in (baseline, head)]
+    assert digests[1] == source_digest(checkout) and digests[0] != digests[1]
     assert baseline.environment["checkout"] == {
         "commit": git(checkout, "rev-parse", "main"),
         "is_dirty": False,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from compared_folders import ENVIRONMENT
 
+from suite import environment
 from suite.compare_environments import environment_differences
 from suite.environment import Checkout
 
@@ -51,6 +52,24 @@ def test_another_machine_or_version_is_named_with_both_values(changes, told):
 def test_another_device_or_number_of_threads_is_named():
     device = ENVIRONMENT.device.model_copy(update={"kind": "inline", "num_threads": 2})
     assert differing(device=device) == ["device: process and inline", "compute threads: 1 and 2"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"attention": "flash"}, "attention: none and flash"),
+        ({"graph_sizes": (1, 8)}, "captured graphs: none and 1, 8"),
+        ({"fuses_routes": True}, "fused routes: none and True"),
+    ],
+)
+def test_a_device_that_computes_in_another_way_is_named(changes, told):
+    assert differing(device=ENVIRONMENT.device.model_copy(update=changes)) == [told]
+
+
+def test_triton_is_compared_and_its_absence_is_no_difference():
+    assert "triton" in environment.capture(()).packages
+    assert differing(packages={**ENVIRONMENT.packages, "triton": "3.5"}) == ["triton: none and 3.5"]
+    assert differing(packages={**ENVIRONMENT.packages, "triton": None}) == []
 
 
 def test_what_neither_folder_recorded_is_not_known_to_be_alike():

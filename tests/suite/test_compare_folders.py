@@ -48,11 +48,20 @@ def test_a_metric_without_data_fails_the_gate_and_an_unknown_one_is_a_mistake(ba
 
 
 def test_what_cannot_be_told_does_not_fail_and_is_said_loudly(base, tmp_path):
-    few = write_folder(tmp_path / "few", experiment(2, num_rounds=3, sync_ids=0.5))
+    few = write_folder(tmp_path / "few", experiment(2, num_rounds=3, sync_ids=0.5, ids=1.1))
     result = invoke("compare", base, few, *SLOWER)
     assert result.exit_code == 0
     assert "CANNOT TELL: output_throughput<-3%" in result.stdout
-    assert "1 CANNOT TELL and so do not fail" in result.stdout
+    assert "2 CANNOT TELL and so do not fail" in result.stdout
+
+
+def test_an_arm_that_the_head_lacks_fails_the_gate(base, tmp_path):
+    partial = write_folder(tmp_path / "partial", experiment(2))
+    result = invoke("compare", base, partial, "--fail-on", "output_throughput<-50%")
+    assert result.exit_code == 1 and "arm ids of" in result.stdout and "is missing in" in result.stdout
+    assert "gate: 1 of 2 failed" in result.stdout
+    assert invoke("compare", base, partial).exit_code == 0
+    assert invoke("compare", partial, base, *SLOWER).exit_code == 0
 
 
 def test_another_machine_is_refused_by_name_and_marked_where_it_is_asked_for(base, tmp_path):

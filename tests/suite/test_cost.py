@@ -31,6 +31,7 @@ from suite.report.bill_tables import bill
 from suite.report.data import Series
 from suite.store import RunFolder, load_run
 from suite.turns import shuffled_turns
+from suite.validity.rule import broken
 
 ROOT = Path(__file__).resolve().parents[2]
 SCENARIO = """\
@@ -191,7 +192,7 @@ def test_after_a_failed_run_nothing_more_is_asked_for(scenario, tmp_path, fails_
 # The bill
 
 
-def bill_of(num_rounds: int, cost_us: float, spans_of=lambda _: spans(4)):
+def bill_of(num_rounds: int, cost_us: float, spans_of=lambda _: spans(4), findings=()):
     draw = random.Random(4)
     kept = {"seen": steps()}
     runs = [make_run(run_id="seen", arm="refresh", instrument="events", repeats={FLAGS: 1, MERGE: 1})]
@@ -204,7 +205,7 @@ def bill_of(num_rounds: int, cost_us: float, spans_of=lambda _: spans(4)):
             )
             given = {"round": number, "repeats": {FLAGS: 101}, "turns": of_run, "scheduling": "sync"}
             runs.append(make_run(run_id=name, arm="refresh", **given))
-    (made,) = arm_bills(runs, kept.__getitem__, spans_of)
+    (made,) = arm_bills(runs, kept.__getitem__, spans_of, findings)
     return made
 
 
@@ -230,6 +231,21 @@ def test_too_few_rounds_cannot_tell_and_have_an_upper_bound() -> None:
     (one,) = documents([bill_of(1, 2.0)])
     (told,) = [line for line in one["lines"] if line["kind"] == "decode"]
     assert told["cost_low_us"] is None and told["upper_us"] is None and not told["is_decided"]
+
+
+def test_invalid_runs_are_left_out_of_the_bill_and_it_says_which_rule_they_broke() -> None:
+    wrong = [
+        broken("other-steps", make_run(run_id=f"a0-{index}"), "it took 8 of 9 steps") for index in range(2)
+    ]
+    bill = bill_of(6, 2.0, findings=wrong)
+    assert bill.num_rounds == 5
+    (note,) = [note for note in bill.notes if "other-steps" in note]
+    assert note.startswith("2 of 13 runs broke other-steps and are left out (a0-0: it took 8 of 9 steps)")
+    about_rounds = broken("drift", make_run(run_id="a0-0"), "it drifts")
+    assert bill_of(6, 2.0, findings=[about_rounds]).num_rounds == 6
+    unseen = bill_of(6, 2.0, findings=[broken("tokens-wrong", make_run(run_id="seen"), "wrong")])
+    assert any("tokens-wrong" in note for note in unseen.notes)
+    assert any("no run with device spans" in note for note in unseen.notes)
 
 
 def test_without_any_whole_round_every_figure_is_null() -> None:

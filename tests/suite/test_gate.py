@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from compared_folders import experiment, rounds_of
+from compared_folders import CASE_ID, experiment, rounds_of
 from test_compare_runs import compared, side
 
-from suite.compare_runs import compare_sides
+from suite.compare_runs import Compared, compare_sides
 from suite.errors import SuiteError
 from suite.gate import Outcome, judge, read_limit, read_limits
 from suite.record import Status
@@ -15,7 +15,7 @@ from suite.record import Status
 def judged(limit, base, head, **options):
     limits = read_limits([limit])
     found = compared(base, head, more=[one.metric for one in limits], **options)
-    return judge(limits, found.differences)
+    return judge(limits, found)
 
 
 def outcomes(limit, base, head):
@@ -53,6 +53,26 @@ def test_a_metric_without_data_breaks_its_limit():
     assert outcomes("output_throughput<-3%", experiment(1), wrong) == [Outcome.NO_DATA]
 
 
+def test_an_arm_or_a_case_that_the_head_lacks_breaks_every_limit():
+    base = experiment(1, refresh=1.0)
+    held, lacking = judged("output_throughput<-50%", base, experiment(2))
+    assert held.outcome is Outcome.HELD
+    assert lacking.outcome is Outcome.NO_DATA and lacking.outcome.is_failure
+    assert "arm refresh of base is missing in head0" in lacking.reason
+    document = lacking.document()
+    assert (document["arm"], document["case_id"], document["head"]) == ("refresh", CASE_ID, "head0")
+    swept = [run.model_copy(update={"case_id": "f" * 16, "case_label": "n=2"}) for run in base]
+    told = judged("output_throughput<-50%", [*base, *swept], base)
+    assert [one.outcome for one in told] == [Outcome.HELD] * 2 + [Outcome.NO_DATA] * 2
+    assert [one.missing.arm for one in told[2:]] == ["sync-ids", "refresh"]
+
+
+def test_an_arm_more_and_a_missing_one_that_is_wrong_by_design_break_no_limit():
+    control = rounds_of("stale", 1.0, is_control=True)
+    assert outcomes("output_throughput<-50%", experiment(1), experiment(2, refresh=1.0)) == [Outcome.HELD]
+    assert outcomes("output_throughput<-50%", [*experiment(1), *control], experiment(2)) == [Outcome.HELD]
+
+
 def test_too_few_rounds_cannot_tell_and_do_not_break_a_limit():
     (one,) = judged("output_throughput<-3%", experiment(1), experiment(2, num_rounds=3, sync_ids=0.5))
     assert one.outcome is Outcome.CANNOT_TELL and not one.outcome.is_failure
@@ -80,12 +100,12 @@ def test_of_many_arms_one_that_is_beyond_by_chance_breaks_nothing():
     base = experiment(1, **dict.fromkeys(names, 1.0))
     head = experiment(2, **dict.fromkeys(names, 1.0))
     limits = read_limits(["output_throughput<0%"])
-    found = compared(base, head).differences
-    beyond = [one for one in found if one.ratio.interval.high < 0]
+    found = compared(base, head)
+    beyond = [one for one in found.differences if one.ratio.interval.high < 0]
     assert beyond, "the draws hold no such arm: choose other seeds"
     assert all(one.ratio.p_value > 0.05 / 21 for one in beyond)
     assert not any(one.outcome.is_failure for one in judge(limits, found))
-    alone = judge(limits, beyond[:1])
+    alone = judge(limits, Compared(tuple(beyond[:1]), ()))
     assert alone[0].outcome is Outcome.BROKEN
 
 
@@ -93,13 +113,13 @@ def test_runs_that_took_turns_are_held_to_limits_as_well():
     limits = read_limits(["output_throughput<-3%"])
     base, head = experiment(1), experiment(2, sync_ids=0.9)
     found = compare_sides(side("base", base, interleaved="x"), [side("head", head, interleaved="x")])
-    (one,) = judge(limits, found.differences)
+    (one,) = judge(limits, found)
     assert one.outcome is Outcome.BROKEN and one.difference.pairing == "paired"
     empty = compare_sides(
         side("base", base, interleaved="x"),
         [side("head", [run.model_copy(update={"status": Status.FAILED}) for run in head], interleaved="x")],
     )
-    assert [one.outcome for one in judge(limits, empty.differences)] == [Outcome.NO_DATA]
+    assert [one.outcome for one in judge(limits, empty)] == [Outcome.NO_DATA]
 
 
 @pytest.mark.parametrize(

@@ -145,3 +145,14 @@ def test_weights_that_do_not_fit_are_refused_before_the_run(tmp_path: Path) -> N
     path = written(tmp_path, "gemma-3-12b")
     path.write_text(path.read_text() + "requires: {device: cuda}\n")
     assert load_scenario(path).model == "gemma-3-12b"
+
+
+def test_a_file_of_a_checkpoint_that_cannot_be_read_is_a_mistake_in_the_model(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    save_checkpoint(folder)
+    weights = folder / "model.safetensors"
+    weights.unlink()
+    weights.symlink_to(tmp_path / "gone.safetensors")
+    with pytest.raises(SuiteError, match=r"model\.safetensors cannot be read: No such file") as caught:
+        case_of(tmp_path, "{path: model}")
+    assert "scenario.yaml:2: model is" in str(caught.value)

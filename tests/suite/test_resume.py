@@ -92,6 +92,23 @@ def test_a_finished_run_says_so_and_nothing_is_run(nursery, killed):
     assert (killed / RUNS).read_bytes() == before and nursery.acks() == acks
 
 
+def test_a_finished_run_fails_the_command_as_it_did_when_it_ended(nursery, killed):
+    assert nursery.run("run", "--resume", killed) == 0
+    lines = (killed / RUNS).read_bytes().splitlines()
+
+    def with_last(**changes):
+        text = json.dumps(json.loads(lines[-1]) | changes).encode()
+        (killed / RUNS).write_bytes(b"\n".join([*lines[:-1], text]) + b"\n")
+
+    with_last(cpu={"wall_s": 1.0, "num_cores": 1, "busy_s": 0.9, "own_s": 0.1})
+    assert nursery.run("run", "--resume", killed) == 0, nursery.said
+    assert "is finished" in nursery.said
+    assert nursery.run("run", "--resume", killed, "--strict") == 1, nursery.said
+    with_last(status="failed", failure={"kind": "timeout", "message": "too long", "detail": ""})
+    assert nursery.run("run", "--resume", killed) == 1, nursery.said
+    assert "is finished" in nursery.said
+
+
 def test_a_failure_is_an_outcome_and_not_made_again(nursery, killed):
     lines = (killed / RUNS).read_bytes().splitlines()
     record = json.loads(lines[2])

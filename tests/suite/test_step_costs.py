@@ -20,6 +20,7 @@ from suite.record import RequestRecord, RunRecord, Status
 from suite.report.data import from_loaded
 from suite.report.span_tables import ceiling_shares, idle, instruments, silent_waits, spans
 from suite.store import RunFolder, load_run, to_json
+from suite.validity.rule import broken
 
 MS = 1_000_000
 
@@ -235,6 +236,34 @@ def test_ceilings_of_another_model_are_a_reason_and_no_share(tmp_path: Path) -> 
     loaded = load_run(folder.path)
     (costs,) = costs_by_arm(loaded.runs, loaded).values()
     assert costs.shares == () and "the ceilings are those of" in (costs.no_shares or "")
+
+
+def test_a_checkpoint_has_no_ceilings_whatever_it_is_named(tmp_path: Path) -> None:
+    run, recorded = instrumented(spans_of(steps()))
+    folder = folder_of(tmp_path, measured(0), (run, recorded))
+    folder.write_config({"scenarios": [{"name": "smoke", "model": {"path": "/models/tiny-qwen3"}}]})
+    folder.write_ceilings(to_document({run.case_id: CaseCeilings(model="tiny-qwen3", ceilings=ceilings())}))
+    loaded = load_run(folder.path)
+    (costs,) = costs_by_arm(loaded.runs, loaded).values()
+    assert (costs.shares, costs.no_shares) == ((), "no ceilings are measured for a checkpoint")
+    swept = run.model_copy(update={"case_values": {"model": "tiny-qwen3"}})
+    (costs,) = costs_by_arm([swept], loaded).values()
+    assert costs.shares and costs.no_shares is None
+
+
+def test_an_invalid_run_with_instruments_gives_no_figures_and_says_which_rule_it_broke(
+    tmp_path: Path,
+) -> None:
+    run, recorded = instrumented(spans_of(steps()))
+    again = run.model_copy(update={"run_id": "i1"})
+    folder = folder_of(tmp_path, measured(0), (run, recorded), (again, recorded))
+    loaded = load_run(folder.path)
+    wrong = [broken("spans-within-step", run, "its spans are longer than its steps")]
+    (costs,) = costs_by_arm(loaded.runs, loaded, wrong).values()
+    assert costs.run_id == "i1" and costs.tables is not None
+    (costs,) = costs_by_arm([run], loaded, wrong).values()
+    assert costs.tables is None
+    assert costs.reason == "the run is INVALID: spans-within-step: its spans are longer than its steps"
 
 
 def test_at_level_host_the_device_is_not_recorded_and_nothing_of_it_is_unattributed(tmp_path: Path) -> None:

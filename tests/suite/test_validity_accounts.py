@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from records import MS, START_NS, failed_request, make_request, make_run, make_step
 
+from suite import checks
 from suite.checks import RULES, check_run, has_wrong_accounts
 from suite.validity.accounts import littles_law
 
@@ -157,10 +158,14 @@ def test_a_mean_above_its_maximum_or_percentiles_out_of_order_are_told():
         assert [one.rule for one in found] == ["peak-above-mean"] and told in found[0].message
 
 
-def test_wrong_accounts_are_faults_of_the_program_and_others_are_not():
+def test_wrong_accounts_are_faults_of_the_program_and_others_are_not(monkeypatch):
     request = make_request("a", output_ids=())
     assert has_wrong_accounts(check_run(make_run([request]), [request], []))
     late = [make_request("a", sent_ms=4, scheduled_ms=10)]
+    told = [replace(found, remedy="look again") for found in check_run(make_run([request]), [request], [])]
+    assert has_wrong_accounts(told)
+    monkeypatch.setattr(checks, "RULES", {name: replace(rule, remedy="x") for name, rule in RULES.items()})
+    assert has_wrong_accounts(told)
     assert not has_wrong_accounts(check_run(make_run(late, num_wrong=1, tokens=None), late, [])[:1])
     accounts = {name for name, rule in RULES.items() if "fault of the program" in rule.remedy}
     assert accounts == {
