@@ -253,7 +253,7 @@ def write_file(path: Path, content: bytes, other: str = OTHER_FILE) -> Path:
     """Write a file whole or not at all. SuiteError naming the path where the disk refuses.
 
     What a link names is written, not the link; what is no file but takes bytes, such as a pipe, is written
-    into. The records of a run are nobody's output. `other`: what the user may choose instead, by which option.
+    into. The records of a run are nobody's output. `other`: what the user may choose instead, and how.
     """
     _check_output(path)
     with _refusals(path, other):

@@ -155,7 +155,7 @@ LAYERS = (
         (
             *under(
                 "suite",
-                "__main__ arms arrivals case_label standard_output checks cli commands control demand embeds_demand",
+                "__main__ arms arrivals case_label checks cli commands control demand embeds_demand",
             ),
             *under(
                 "suite",
@@ -171,7 +171,7 @@ LAYERS = (
                 "suite",
                 "child_environment instrumented_runs kept_ceilings kept_span_costs step_costs worker_process",
             ),
-            *under("suite", "workload yaml_source"),
+            *under("suite", "standard_output workload yaml_source"),
             *under("suite", "comparison cpu_use goodput gpu_use pace resume vllm_requests"),
             *under("suite/validity", "accounts machine nesting rounds rule schedule steadiness tokens"),
             *under("suite", "compare_environments compare_folders compare_result compare_runs compare_table"),
