@@ -9,7 +9,7 @@ _GATE = "suite/gate.py"
 _TURNS = "suite/baseline_turns.py"
 _RATIOS = "suite/ratios.py"
 _COMPARED = "tests/suite/test_compare_runs.py::"
-_HELD = "tests/suite/test_gate.py::"
+_HELD = "tests/suite/test_gate_limits.py::"
 _TAKEN = "tests/suite/test_baseline_turns.py::"
 _UNPAIRED = "tests/suite/test_ratios.py::"
 

@@ -728,6 +728,7 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
     given, sys.stdout = sys.stdout, forgiving(sys.stdout)  # `given` stays, or its file would be closed
     code: str | int | None = 0
+    is_told = False
     try:
         app(prog_name="suite")
     except SystemExit as leaving:
@@ -738,8 +739,8 @@ def main() -> None:
         if error.filename is not None or error.errno not in _REFUSED:
             raise
         _tell_refusal(error)
-        code = EXIT_USAGE
-    is_taken = _finish_output()
+        code, is_told = EXIT_USAGE, True
+    is_taken = _finish(sys.stdout) is None if is_told else _finish_output()
     _finish(sys.stderr)
     sys.stdout = given
     sys.exit(code if is_taken else code or EXIT_USAGE)

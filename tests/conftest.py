@@ -15,3 +15,6 @@ settings.register_profile(
     "stepcost", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("stepcost")
+
+# Tests that run on several processes are told a terminal's width, which is not that of what they print.
+os.environ.pop("COLUMNS", None)

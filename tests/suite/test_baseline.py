@@ -161,6 +161,7 @@ def test_what_does_not_go_together_is_refused_before_anything_runs(tmp_path):
     assert not (tmp_path / "results").exists()
 
 
+@pytest.mark.alone
 def test_a_change_that_makes_steps_slower_is_found_and_fails_the_gate(checkout, tmp_path):
     """The same program twice, the newer one with 20 ms of sleep a step: five rounds tell."""
     scheduler = checkout / "runner" / "scheduler.py"

@@ -137,7 +137,8 @@ def test_on_a_real_engine_records_show_the_queue_from_the_scheduled_arrival():
         for index, item in enumerate(requests)
     ]
     found = run_metrics(records, engine.recorder.steps, 1.0)
-    assert found["max_e2e_ms"].value >= 12 * 30 - 110 and found["max_queue_delay_ms"].value >= 11 * 30 - 110
+    # The last, due at 110 ms, waits for the host work of the eleven before it; its own comes after its token.
+    assert found["max_e2e_ms"].value >= 11 * 30 - 110 and found["max_queue_delay_ms"].value >= 11 * 30 - 110
 
 
 # Lengths
