@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from runner.core import RunnerError
+from runner.core import RunnerError, first_line
 from runner.model_spec import ModelSpec, VisionSpec
 
 FAMILIES: Mapping[str, str] = {
@@ -96,8 +96,9 @@ def _config(folder: Path) -> Any:
     try:
         return AutoConfig.from_pretrained(folder, local_files_only=True)
     except Exception as error:  # transformers raises what its many parts raise
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise RunnerError(f"{folder / 'config.json'}: transformers cannot read it: {first}") from None
+        raise RunnerError(
+            f"{folder / 'config.json'}: transformers cannot read it: {first_line(error)}"
+        ) from None
 
 
 def _eos(path: Path, text: Any) -> int:

@@ -26,6 +26,12 @@ class RunnerError(Exception):
     """An error a user can cause; its text says what was wrong and how to mend it."""
 
 
+def first_line(error: Exception) -> str:
+    """What an error of a library says first, or what it is called where it says nothing."""
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__
+
+
 class RequestError(RunnerError):
     """One request cannot be served; the others are not disturbed."""
 

@@ -11,7 +11,7 @@ import shutil
 from pathlib import Path
 from typing import Protocol
 
-from runner.core import RunnerError
+from runner.core import RunnerError, first_line
 
 
 def convert_gguf(file: Path, folder: Path) -> None:
@@ -30,11 +30,9 @@ def convert_gguf(file: Path, folder: Path) -> None:
         given = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype="float32")
         tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
     except ImportError as error:
-        reason = str(error).strip().splitlines()[0]
-        raise RunnerError(f"{file}: {reason}; pip install gguf accelerate") from None
+        raise RunnerError(f"{file}: {first_line(error)}; pip install gguf accelerate") from None
     except Exception as error:  # its parser raises what it meets
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise RunnerError(f"{file}: transformers cannot read it as GGUF: {first}") from None
+        raise RunnerError(f"{file}: transformers cannot read it as GGUF: {first_line(error)}") from None
     # What loading leaves on the model object (hooks, a quantiser) must not be saved with it.
     clean = type(given)(type(given.config)(**_plain(given.config.to_dict())))
     clean.load_state_dict(given.state_dict())

@@ -24,7 +24,7 @@ from transformers import (
 )
 from transformers.utils import logging as hf_logging
 
-from runner.core import RunnerError
+from runner.core import RunnerError, first_line
 from runner.model_spec import ModelSpec
 
 _CLASSES: dict[str, tuple[Any, Any]] = {
@@ -58,8 +58,7 @@ def _loaded(model_class: Any, folder: str, dtype: torch.dtype) -> Any:
             folder, dtype=dtype, local_files_only=True, output_loading_info=True
         )
     except Exception as error:  # transformers and safetensors raise what they meet
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise RunnerError(f"{folder}: its weights cannot be loaded: {first}") from None
+        raise RunnerError(f"{folder}: its weights cannot be loaded: {first_line(error)}") from None
     missing = sorted(told["missing_keys"])
     if missing:  # transformers would draw them at random, and say so only in a log
         raise RunnerError(f"{folder}: {len(missing)} weights are not there, the first {missing[0]}")

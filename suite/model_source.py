@@ -10,7 +10,7 @@ from typing import Annotated, Self
 
 from pydantic import BeforeValidator, Discriminator, Tag, model_validator
 
-from runner.core import RunnerError
+from runner.core import RunnerError, first_line
 from runner.models import ALL_MODELS, ModelSpec, get_model
 from suite.schema import StrictModel, broken_rule, one_of
 
@@ -114,8 +114,8 @@ def _from_hub(name: str) -> Path:
     try:
         return Path(snapshot_download(name, allow_patterns=wanted))
     except Exception as error:  # of requests, of the hub, of the disk
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise RunnerError(
-            f"the model {name} is not kept on this machine, and the hub did not give it: {first}; "
+            f"the model {name} is not kept on this machine, and the hub did not give it: "
+            f"{first_line(error)}; "
             "download it where there is a network, and give its folder: model: {path: FOLDER}"
         ) from None

@@ -126,16 +126,7 @@ def lengthening(series: Sequence[Series], kind: str) -> Chart:
         figure.add_trace(_bars(keys, values, before, name, index, unit))
     figure.add_trace(_hidden(keys, np.array(hidden) * scale, unit))
     figure.add_trace(_totals(keys, np.array(sums) * scale))
-    figure.update_layout(
-        barmode="overlay",
-        height=height_of(keys, 30),
-        xaxis={
-            "title": {"text": f"{unit} a step (mean)"},
-            "range": [0, 1.22 * scale * max(sums)],
-            "nticks": 6,
-        },
-        yaxis=categories(keys),
-    )
+    figure.update_layout(_layout(keys, 30, unit, scale * max(sums)))
     return Chart(
         title,
         f"Mean time of a step ({unit}): the device's, and the gaps in which it had nothing to run, by what "
@@ -143,6 +134,20 @@ def lengthening(series: Sequence[Series], kind: str) -> Chart:
         f"added nothing. {_counts(found)}.{_absent(absent)}",
         figure,
     )
+
+
+def _layout(keys: Sequence[str], row_height: int, unit: str, longest: float) -> dict[str, object]:
+    """Of stacked bars with their totals behind them, which need some room beside the longest."""
+    return {
+        "barmode": "overlay",
+        "height": height_of(keys, row_height),
+        "xaxis": {
+            "title": {"text": f"{unit} a step (mean)"},
+            "range": [0, 1.22 * longest],
+            "nticks": 6,
+        },
+        "yaxis": categories(keys),
+    }
 
 
 def _bars(
@@ -210,16 +215,7 @@ def by_arm(series: Sequence[Series], kind: str, lane: str) -> Chart:
             figure.add_trace(_bars(keys, values, before, name, index, unit))
         before = before + values
     figure.add_trace(_totals(keys, np.array(sums) * scale))
-    figure.update_layout(
-        barmode="overlay",
-        height=height_of(keys, 26),
-        xaxis={
-            "title": {"text": f"{unit} a step (mean)"},
-            "range": [0, 1.22 * scale * max(sums)],
-            "nticks": 6,
-        },
-        yaxis=categories(keys),
-    )
+    figure.update_layout(_layout(keys, 26, unit, scale * max(sums)))
     left = sorted({name for parts in names for name in parts} - set(largest))
     others = f" {OTHER}: {', '.join(left)}." if left else ""
     return Chart(title, f"Mean {unit} a step. {_counts(found)}.{others}{_absent(absent)}", figure)
