@@ -107,6 +107,7 @@ class Ledger:
     counts: Counter[str] = field(default_factory=Counter)
     objects: list[int] = field(default_factory=list)
     resident_bytes: list[int] = field(default_factory=list)
+    allocated_bytes: list[int] = field(default_factory=list)
     open_files: list[int] = field(default_factory=list)
 
     def sample(self) -> None:
@@ -114,6 +115,7 @@ class Ledger:
         give_back_freed_memory()
         self.objects.append(len(gc.get_objects()))
         self.resident_bytes.append(psutil.Process().memory_info().rss)
+        self.allocated_bytes.append(allocated_bytes())
         self.open_files.append(psutil.Process().num_fds())
 
 
@@ -121,6 +123,30 @@ def give_back_freed_memory() -> None:
     """Without this, what is kept may lie in memory that other tests freed, and not show as resident."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)  # glibc's
+
+
+class _MallocInfo(ctypes.Structure):
+    """glibc's `struct mallinfo2`, over all its arenas."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
+    )
+
+
+def allocated_bytes() -> int:
+    """Bytes that are allocated at this moment, tensors among them; 0 where the C library does not tell.
+
+    A process that ran thousands of other tests has gigabytes of heap: its resident size moves by megabytes
+    with where the allocator finds room, and what is allocated does not.
+    """
+    try:
+        mallinfo2 = ctypes.CDLL(None).mallinfo2
+    except (OSError, AttributeError):
+        return 0
+    mallinfo2.restype = _MallocInfo
+    info = mallinfo2()
+    return int(info.uordblks + info.hblkhd)
 
 
 class Traffic:

@@ -8,6 +8,7 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 from arm_bad_prompts import BAD
 from arm_models import MICRO, MICRO_GEMMA3_VL, MICRO_QWEN3, MICRO_QWEN25_VL
 from soak_traffic import CONFIG, FULL, Ledger, Traffic, oracle_of, prompts_of, with_eos
@@ -20,9 +21,14 @@ from runner.inputs.arms import ARMS, Arm
 from runner.models import ModelSpec
 
 MIB = 1 << 20
-# Between the second rest and the last one; seen were 150 objects and half a MiB.
+# Between the second rest and the last one; seen were 150.
 MAX_OBJECTS_KEPT = 400
+# Between the rest in the middle and the last one; allocated were at most 1.2 MiB. The first rests of a fresh
+# process see libraries fill their caches of kernels by shape, 24 MiB until the fifth of 24.
 MAX_BYTES_KEPT = 4 * MIB
+# What is resident moves by where the allocator of a process with gigabytes of heap finds room.
+MAX_RESIDENT_BYTES_KEPT = 12 * MIB
+LEAK = 64 << 10  # bytes a request, in the controls
 # Half of them with everything on: guesses, shared blocks, a small encoder budget.
 NUM_INLINE = {MICRO_QWEN3.name: 10000, MICRO_GEMMA3_VL.name: 4500, MICRO_QWEN25_VL.name: 5500}
 
@@ -60,8 +66,14 @@ def warm_up(model: ModelSpec) -> None:
 
 def check_nothing_is_kept(ledger: Ledger) -> None:
     assert ledger.objects[-1] - ledger.objects[1] <= MAX_OBJECTS_KEPT
-    assert ledger.resident_bytes[-1] - ledger.resident_bytes[1] <= MAX_BYTES_KEPT
+    check_bytes_kept(ledger)
     assert ledger.open_files[-1] <= ledger.open_files[1]
+
+
+def check_bytes_kept(ledger: Ledger) -> None:
+    middle = len(ledger.allocated_bytes) // 2
+    assert ledger.allocated_bytes[-1] - ledger.allocated_bytes[middle] <= MAX_BYTES_KEPT
+    assert ledger.resident_bytes[-1] - ledger.resident_bytes[middle] <= MAX_RESIDENT_BYTES_KEPT
 
 
 @pytest.mark.parametrize("config", [CONFIG, FULL], ids=["plain", "full"])
@@ -143,22 +155,28 @@ def test_a_leak_of_states_is_seen(devices: Any, monkeypatch: pytest.MonkeyPatch)
     assert ledger.objects[-1] - ledger.objects[1] > MAX_OBJECTS_KEPT
 
 
-def test_a_leak_of_bytes_is_seen(devices: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """64 KiB a request, in memory that the kernel gives: none that was freed before can hide it."""
+def kept_mapping() -> mmap.mmap:
+    """In memory that the kernel gives: none that was freed before can hide it."""
+    mapping = mmap.mmap(-1, LEAK)
+    mapping.write(b"x" * LEAK)
+    return mapping
+
+
+@pytest.mark.parametrize("keep", [kept_mapping, lambda: torch.ones(LEAK // 4)], ids=["mapped", "allocated"])
+def test_a_leak_of_bytes_is_seen(devices: Any, monkeypatch: pytest.MonkeyPatch, keep: Any) -> None:
     kept = []
     forget = Engine.forget
 
     def leak(engine: Engine, request_id: str) -> None:
         forget(engine, request_id)
-        mapping = mmap.mmap(-1, 65536)
-        mapping.write(b"x" * 65536)
-        kept.append(mapping)
+        kept.append(keep())
 
     device = devices("inline", MICRO_QWEN3, CONFIG)
     ledger = Ledger()
     monkeypatch.setattr(Engine, "forget", leak)
     soak(device, MICRO_QWEN3, 900, ledger, [ARMS["refresh"], ARMS["fused"]])
-    assert ledger.resident_bytes[-1] - ledger.resident_bytes[1] > MAX_BYTES_KEPT
+    with pytest.raises(AssertionError):
+        check_bytes_kept(ledger)
 
 
 def test_an_open_file_is_seen(devices: Any, tmp_path: Any) -> None:
