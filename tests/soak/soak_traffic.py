@@ -125,13 +125,16 @@ def give_back_freed_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)  # glibc's
 
 
+_MALLINFO2 = (
+    *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+    *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+)
+
+
 class _MallocInfo(ctypes.Structure):
     """glibc's `struct mallinfo2`, over all its arenas."""
 
-    _fields_ = tuple(
-        (name, ctypes.c_size_t)
-        for name in ["arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"]
-    )
+    _fields_ = tuple((name, ctypes.c_size_t) for name in _MALLINFO2)
 
 
 def allocated_bytes() -> int:
