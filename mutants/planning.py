@@ -118,11 +118,11 @@ MUTANTS = (
     Mutant(
         "blocks-freed-when-the-last-token-is-planned",
         _SCHEDULER,
-        "        state.num_steps_in_flight += samples\n",
-        "        state.num_steps_in_flight += samples\n"
-        "        if state.num_tokens + state.num_in_flight >= self._length_limit(state):\n"
-        "            self.blocks.release(state.block_ids)\n"
-        "            state.block_ids.clear()\n",
+        "            state.num_steps_in_flight += 1\n",
+        "            state.num_steps_in_flight += 1\n"
+        "            if state.num_tokens + state.num_in_flight >= self._length_limit(state):\n"
+        "                self.blocks.release(state.block_ids)\n"
+        "                state.block_ids.clear()\n",
         (
             "tests/hazards/test_45357_kv_reuse.py::test_a_block_is_reused_only_after_the_step_that_reads_it[inline]",
         ),

@@ -3,9 +3,9 @@
     python tools/planted_costs.py [--runs 20] [--rounds 12] [--costs 5,20,100] [--arm refresh]
 
 Every run has rounds of its own; those of a cost share a device. Prints each, and the tally: how many 95 %
-intervals hold what was planted, how many agree with what the same waits cost without amplification (the
-interval of the difference holds 0), how many exclude 0, and the longest run. Wants two idle cores: on a busy
-machine a wait by the clock is not what is lost.
+intervals hold the wait itself, how many what it cost (by the device's own clock around upload and wait, and
+by what the rest of a step loses after such waits made as one: the interval of the difference holds 0), how
+many exclude 0, and the longest run. Wants two idle cores: on a busy machine a wait by the clock is not what is lost.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def _series(case, cost_us: float, options: argparse.Namespace) -> str:
             num_decided += found.planted.low_us > 0
             print(f"{cost_us:g} us: {found}{'' if is_agreed else '  MISSED'}", flush=True)
     return (
-        f"{cost_us:g} us: {num_held} of {options.runs} intervals hold it, {num_agreed} agree with whole "
-        f"waits, {num_decided} exclude 0; the longest run took {longest_s:.0f} s"
+        f"{cost_us:g} us: {num_held} of {options.runs} intervals hold it, {num_agreed} hold what it cost, "
+        f"{num_decided} exclude 0; the longest run took {longest_s:.0f} s"
     )
 
 

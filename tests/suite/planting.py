@@ -5,14 +5,20 @@ the host: one for every such command that is queued. The slope of a command hold
 what is planted is the slope with it less the slope without, measured in the same rounds.
 
 What a step loses by a wait is not the wait alone: what runs after it has lost some of its caches meanwhile,
-the more the longer it was. So what the waits of an amplified step take is also measured without
-amplification: all of them as one in every second step, even or odd ones, against the same step of the other.
+the more the longer it was; an upload after 20 us of waiting takes up to twice as long as one after another.
+So two more measures are taken in the same rounds, neither by the slope of steps on repeats. The child reads
+its clock around every such upload and its wait: what the waits add there. And all waits of an amplified step
+are made as one, in every second step, even or odd ones, against the same step of the other: what that loses
+beyond the wait is what the rest of the step loses by it.
 """
 
 from __future__ import annotations
 
 import gc
+import mmap
 import random
+import struct
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -66,13 +72,21 @@ class Wait(IntEnum):
     ALL_ODD = 3
 
 
-def serve_planted(cost_ns: int, all_ns: int, *arguments: object) -> None:
+# What the child tells at every upload of the buffer: ns in them and their waits so far, and their number.
+_CLOCKED = struct.Struct("qq")
+
+
+def serve_planted(cost_ns: int, all_ns: int, clock: str, *arguments: object) -> None:
     """Entry of the child. Each reset goes on to the next kind of wait."""
     from runner.device import process_child
+
+    with Path(clock).open("r+b") as file:
+        told = mmap.mmap(file.fileno(), _CLOCKED.size)
 
     class Planted(process_child.Program):
         wait = Wait.NONE
         num_uploads = 0
+        clocked_ns = num_clocked = 0
 
         def reset(self):
             self.wait = Wait((self.wait + 1) % len(Wait))
@@ -80,13 +94,21 @@ def serve_planted(cost_ns: int, all_ns: int, *arguments: object) -> None:
             super().reset()
 
         def execute(self, command, copies):
+            if command[0] != "upload" or command[1] != BUFFER:
+                super().execute(command, copies)
+                return
+            begin_ns = time.perf_counter_ns()
             super().execute(command, copies)
-            if self.wait is not Wait.NONE and command[0] == "upload" and command[1] == BUFFER:
-                busy_wait(self.wait_ns())
+            busy_wait(self.wait_ns())
+            self.clocked_ns += time.perf_counter_ns() - begin_ns
+            self.num_clocked += 1
+            _CLOCKED.pack_into(told, 0, self.clocked_ns, self.num_clocked)
 
         def wait_ns(self):
             if self.wait is Wait.ONE:
                 return cost_ns
+            if self.wait is Wait.NONE:
+                return 0
             is_odd = self.num_uploads % 2 == 1
             self.num_uploads += 1
             return all_ns if is_odd == (self.wait is Wait.ALL_ODD) else 0
@@ -101,8 +123,23 @@ class PlantedDevice(ProcessDevice):
     def __init__(self, model: ModelSpec, config: RunnerConfig, cost_us: float, k: int) -> None:
         self.plant = Wait.NONE
         self._of_child = Wait.NONE
+        self.cost_us = cost_us
         cost_ns = round(cost_us * 1000)
-        super().__init__(model, config, partial(serve_planted, cost_ns, cost_ns * (k - 1)))
+        self._clock = tempfile.NamedTemporaryFile(prefix="stepcost-clock-")  # noqa: SIM115: until `close`
+        self._clock.write(bytes(_CLOCKED.size))
+        self._clock.flush()
+        entry = partial(serve_planted, cost_ns, cost_ns * (k - 1), self._clock.name)
+        super().__init__(model, config, entry)
+
+    def clocked(self) -> tuple[int, int]:
+        """ns that the child spent in uploads of the buffer and their waits so far, and how many they were."""
+        self._clock.seek(0)
+        total_ns, count = _CLOCKED.unpack(self._clock.read(_CLOCKED.size))
+        return total_ns, count
+
+    def close(self) -> None:
+        super().close()
+        self._clock.close()
 
     def reset(self, level="off"):
         is_reset = False
@@ -117,8 +154,13 @@ class SlowHostDevice(ProcessDevice):
 
     def __init__(self, model: ModelSpec, config: RunnerConfig, cost_us: float) -> None:
         self.plant = Wait.NONE
+        self.cost_us = cost_us
         self._cost_ns = round(cost_us * 1000)
         super().__init__(model, config)
+
+    def clocked(self) -> tuple[int, int]:
+        """The host's wait is not timed by any."""
+        return 0, 0
 
     def execute(self, step_id, commands):
         if self.plant is Wait.ONE:
@@ -130,20 +172,27 @@ class SlowHostDevice(ProcessDevice):
 class Found:
     """`planted`: the slope with the wait, `with_it`, less the slope without, `without_it`; in us.
 
-    `lost`: what a step lost for each wait without amplification, and `beyond`: `planted` less that, round by
-    round; both None on a device that has no such waits.
+    `clocked`: what an upload with its wait took longer by the child's own clock, in the same runs. `lost`:
+    what a step lost for each wait without amplification. `beyond`: round by round, `planted` less `clocked`
+    and less what `lost` is above the wait itself. All None on a device that has no such waits.
     """
 
     planted: Estimate
     with_it: Estimate
     without_it: Estimate
+    clocked: Estimate | None
     lost: Estimate | None
     beyond: Estimate | None
     step_us: float
     k: int
 
     def __str__(self) -> str:
-        lost = f", {_told(self.lost)} without amplification" if self.lost else ""
+        lost = ""
+        if self.clocked and self.lost and self.beyond:
+            lost = (
+                f", {_told(self.clocked)} by the device's clock, {_told(self.lost)} without amplification, "
+                f"{_told(self.beyond)} unexplained"
+            )
         return (
             f"{_told(self.planted)}{lost}: slope {self.with_it.mean_us:.2f} with, "
             f"{self.without_it.mean_us:.2f} without; k {self.k}, step {self.step_us:,.0f} us, "
@@ -210,6 +259,7 @@ def recovered(
     if isinstance(device, PlantedDevice):
         kinds += [(Wait.ALL_EVEN, False), (Wait.ALL_ODD, False)]
     runs: dict[Wait, list[AmplifiedRun]] = {wait: [] for wait in Wait}
+    clocks: dict[Wait, list[tuple[int, int, int]]] = {wait: [] for wait in Wait}
     for number in range(num_rounds):
         of_round = [
             (wait, turns)
@@ -219,28 +269,53 @@ def recovered(
         draw.shuffle(of_round)
         for wait, turns in of_round:
             device.plant = wait
+            before_ns, before = device.clocked()
             records, is_async = steps.run(arm, turns)
+            total_ns, count = device.clocked()
             runs[wait].append(AmplifiedRun(number, records, turns, is_async))
-        if number + 1 >= MIN_ROUNDS and is_enough(_found(runs, k)):
+            clocks[wait].append((number, total_ns - before_ns, count - before))
+        if number + 1 >= MIN_ROUNDS and is_enough(_found(runs, clocks, k, device.cost_us)):
             break
-    return _found(runs, k)
+    return _found(runs, clocks, k, device.cost_us)
 
 
-def _found(runs: Mapping[Wait, Sequence[AmplifiedRun]], k: int) -> Found:
+def _found(
+    runs: Mapping[Wait, Sequence[AmplifiedRun]],
+    clocks: Mapping[Wait, Sequence[tuple[int, int, int]]],
+    k: int,
+    cost_us: float,
+) -> Found:
     pair = (SPAN, "decode")
     with_it, without_it = (slopes_us(runs[wait], [pair])[pair] for wait in (Wait.ONE, Wait.NONE))
     planted = [one - other for one, other in zip(with_it, without_it, strict=True)]
     pairs = zip(runs[Wait.ALL_EVEN], runs[Wait.ALL_ODD], strict=True)
     lost = [_lost_us(even.steps, odd.steps) / (k - 1) for even, odd in pairs]
+    took, took_without = (_clocked_us(clocks[wait]) for wait in (Wait.ONE, Wait.NONE))
+    clocked = [one - other for one, other in zip(took, took_without, strict=True)]
+    beyond = [
+        found - by_clock - (of_step - cost_us)
+        for found, by_clock, of_step in zip(planted, clocked, lost, strict=False)
+    ]
     return Found(
         planted=estimate(planted),
         with_it=estimate(with_it),
         without_it=estimate(without_it),
+        clocked=estimate(clocked) if lost else None,
         lost=estimate(lost) if lost else None,
-        beyond=estimate([one - other for one, other in zip(planted, lost, strict=True)]) if lost else None,
+        beyond=estimate(beyond) if lost else None,
         step_us=plain_step_us(runs[Wait.NONE], "decode") or 0.0,
         k=k,
     )
+
+
+def _clocked_us(clocks: Sequence[tuple[int, int, int]]) -> list[float]:
+    """us of an upload and its wait, of each round: (round, ns, uploads) of every run."""
+    rounds = sorted({number for number, _, _ in clocks})
+    of_rounds = [[clock[1:] for clock in clocks if clock[0] == number] for number in rounds]
+    return [
+        sum(ns for ns, _ in of_round) / max(1, sum(count for _, count in of_round)) / 1000
+        for of_round in of_rounds
+    ]
 
 
 def _lost_us(waits_even: Sequence[StepRecord], waits_odd: Sequence[StepRecord]) -> float:

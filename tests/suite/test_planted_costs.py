@@ -1,7 +1,7 @@
 """A wait put into one command of the device, and of the host, is what amplification finds.
 
 One of each size; tools/planted_costs.py makes a series of each. What a step loses by a wait is more than the
-wait: the same waits as one, without amplification, tell how much.
+wait: the device's own clock around it, and the same waits as one without amplification, tell how much.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def interval(found: Estimate | None) -> tuple[float, float]:
 def test_a_wait_in_the_device_process_is_recovered(cost_us: int, tmp_path: Path) -> None:
     """Its own interval misses the truth once in twenty times; one of twice the width, hardly ever.
 
-    The truth is what the same waits cost without amplification, in the same rounds.
+    The truth is what the waits cost by the device's clock, and the rest of a step by such waits as one.
     """
     case = planted_case(tmp_path)
     k = repeats_for(cost_us, STEP_US)

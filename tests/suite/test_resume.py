@@ -38,20 +38,21 @@ def killed(nursery):
     return killed_run(nursery)
 
 
-def killed_run(nursery, text=SCENARIO, at_least=4, number=signal.SIGKILL, options=()):
+def killed_run(nursery, text=SCENARIO, at_least=4, number=signal.SIGKILL, options=(), actions=SLOW):
     for path in filter(Path.exists, (nursery.folder / "acks", nursery.folder / "results")):
         path.rename(f"{path}-{time.monotonic_ns()}")
     (nursery.folder / "faults.yaml").write_text(text)
-    pid = nursery.start(*RUN, *options, actions=SLOW)
-    nursery.wait_until(lambda: num_kept(nursery) >= at_least, "kept run")
+    pid = nursery.start(*RUN, *options, actions=actions)
+    nursery.wait_until(lambda: num("kept", nursery) >= at_least, "kept run")
+    nursery.wait_until(lambda: num("started", nursery) > num("kept", nursery), "run in flight")
     code = nursery.kill(pid, number)
     assert code == (-signal.SIGKILL if number == signal.SIGKILL else 130), nursery.said
     (folder,) = (nursery.folder / "results").iterdir()
     return folder
 
 
-def num_kept(nursery):
-    return sum(word == "kept" for word, _ in nursery.acks())
+def num(what, nursery):
+    return sum(word == what for word, _ in nursery.acks())
 
 
 def ends(folder):
@@ -75,8 +76,9 @@ def test_what_a_kill_left_is_finished_and_no_kept_round_is_made_again(nursery, k
 
 
 def test_an_interrupted_run_is_finished_too_and_its_run_in_flight_made_again(nursery):
-    folder = killed_run(nursery, number=signal.SIGINT)
+    folder = killed_run(nursery, at_least=2, number=signal.SIGINT, actions={"run_s": 0.5})
     assert load_run(folder).is_interrupted
+    assert [run.status for run in load_run(folder).runs].count(Status.INTERRUPTED) == 1
     assert load_run(folder).summary["status"] == "interrupted" and (folder / "report.html").exists()
     assert nursery.run("run", "--resume", folder) == 0, nursery.said
     assert sorted(ends(folder)) == sorted(ALL)
