@@ -5,7 +5,7 @@
 Every run has rounds of its own; those of a cost share a device. Prints each, and the tally: how many 95 %
 intervals hold the wait itself, how many what it cost (by the device's own clock around upload and wait, and
 by what the rest of a step loses after such waits made as one: the interval of the difference holds 0), how
-many exclude 0, and the longest run. Wants two idle cores: on a busy machine a wait by the clock is not what is lost.
+many exclude 0, and the longest run. Wants two idle cores: there a wait by the clock is what is lost.
 """
 
 from __future__ import annotations

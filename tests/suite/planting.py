@@ -125,7 +125,8 @@ class PlantedDevice(ProcessDevice):
         self._of_child = Wait.NONE
         self.cost_us = cost_us
         cost_ns = round(cost_us * 1000)
-        self._clock = tempfile.NamedTemporaryFile(prefix="stepcost-clock-")  # noqa: SIM115: until `close`
+        # Open until `close`.
+        self._clock = tempfile.NamedTemporaryFile(prefix="stepcost-clock-")  # noqa: SIM115
         self._clock.write(bytes(_CLOCKED.size))
         self._clock.flush()
         entry = partial(serve_planted, cost_ns, cost_ns * (k - 1), self._clock.name)
