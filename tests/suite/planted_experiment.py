@@ -1,6 +1,7 @@
 """One real experiment of an arm against itself, with or without a slowdown planted in one of the two.
 
 The two are one arm in two spellings, so that their commands are the same; all else is what `suite run` does.
+A run takes a third of a second: of a tenth, a single burst of a busy neighbour decides a round.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ SCENARIO = """\
 name: planted
 model: tiny-gemma3-vl
 runner: {max_num_seqs: 4, max_num_batched_tokens: 32, max_model_len: 64, num_blocks: 32}
-traffic: {num_requests: 4, prompt_tokens: 6, output_tokens: 16, embeds_ratio: 1}
+traffic: {num_requests: 4, prompt_tokens: 6, output_tokens: 48, embeds_ratio: 1}
 arms: [refresh]
 warmup_rounds: 2
 aa: true
