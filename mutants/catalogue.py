@@ -19,6 +19,7 @@ from mutants import (
     measuring,
     micro,
     planning,
+    report_page,
     reporting,
     sampling,
     traffic,
@@ -54,5 +55,6 @@ _PARTS = (
     figures,
     validity,
     reporting,
+    report_page,
 )
 CATALOGUE = by_name(mutant for part in _PARTS for mutant in part.MUTANTS)

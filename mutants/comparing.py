@@ -45,8 +45,8 @@ MUTANTS = (
     Mutant(
         "invalid-runs-of-the-base-enter",
         _RUNS,
-        "base_invalid = invalid_runs(self.base.findings)",
-        "base_invalid = invalid",
+        "invalid, base_invalid = self.head.broken, self.base.broken",
+        "invalid = base_invalid = self.head.broken",
         (f"{_COMPARED}test_runs_that_broke_a_rule_or_did_not_finish_do_not_enter",),
     ),
     Mutant(

@@ -118,7 +118,10 @@ def plain_step_us(runs: Sequence[AmplifiedRun], kind: str) -> float | None:
         plain = [
             times[step.step_id]
             for step in run.steps
-            if step.kind == kind and step.step_id in times and run.is_plain(step.step_id)
+            if step.kind == kind
+            and step.step_id in times
+            and step.step_id not in run.lead_in
+            and run.is_plain(step.step_id)
         ]
         means += [middle_mean(plain)] if plain else []
     return statistics.fmean(means) if means else None
@@ -177,7 +180,9 @@ def _line(
         span=span,
         kind=kind,
         ks=tuple(sorted({run.k(span, step.step_id) for run in runs for step in run.steps})),
-        num_steps=sum(step.kind == kind for step in runs[0].steps[1:]),
+        num_steps=sum(
+            step.kind == kind and step.step_id not in runs[0].lead_in for step in runs[0].steps[1:]
+        ),
         step_us=step_us,
         cost=estimate(slopes) if slopes else None,
         times=times,

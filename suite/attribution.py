@@ -13,7 +13,8 @@ from runner.inputs.arms import ARMS, Arm
 from runner.measure import StepRecord
 from suite.arms import named_arm
 from suite.bill import ArmBill
-from suite.checks import Finding, invalid_runs
+from suite.checks import Broken, Finding, broken_rules
+from suite.comparison import left_out_rounds
 from suite.ratios import Interval, Ratio, factor, holm, paired_ratio
 from suite.record import RunRecord, Status, StepListRecord
 from suite.verdict import UNKNOWN_FLOOR, Floor, Word, decide, noise_floor
@@ -126,9 +127,14 @@ PRICE_FACTORS = (
     Pair("embedding copy under sync, undone", "sync-rows", "gated"),
 )
 
+_PRICE_ARMS = tuple(dict.fromkeys(arm for pair in PRICE_FACTORS for arm in (pair.over, pair.under)))
+
 KINDS = ("decode", "mixed", "prefill")
 SAME_COMMANDS = "same commands"
-NOT_GATED = "n/a: not gated for this model"
+NOT_GATED = (
+    "n/a: not gated for this model (the gate bars async only from multimodal models with prompt_embeds), "
+    "so async was never disabled"
+)
 SUPPLIES_ROWS = "n/a: requests bring embeddings here; it is of traffic that brings none"
 A_FACTOR = "a factor of the price, of its rounds; the verdict stands at a line of its own"
 WRONG_TOKENS = "n/a: wrong tokens, speed not judged"
@@ -154,7 +160,7 @@ def attribution(
     Only runs that completed, kept to their list and broke no rule enter. `bills` tell what the device fill
     costs by itself.
     """
-    invalid = invalid_runs(findings)
+    invalid = broken_rules(findings)
     cases: dict[tuple[str, str], list[RunRecord]] = {}
     for run in runs:
         if run.step_list is not None and not run.repeats:
@@ -198,7 +204,7 @@ class _Case:
         self,
         runs: Sequence[RunRecord],
         steps_of: StepsOf,
-        invalid: frozenset[str],
+        invalid: Broken,
         bills: Sequence[ArmBill],
     ) -> None:
         self._first = runs[0]
@@ -286,21 +292,24 @@ class _Case:
 
     def _rounds_of_price(self, kind: str) -> frozenset[int] | None:
         """Those that all four arms of the price have; None where an arm of its factors was not run."""
-        arms = {arm for pair in PRICE_FACTORS for arm in (pair.over, pair.under)}
-        if not all(arm in self._runs for arm in arms):
+        if not all(arm in self._runs for arm in _PRICE_ARMS):
             return None
-        return frozenset.intersection(*(frozenset(self._of(arm, kind)) for arm in arms))
+        return frozenset.intersection(*(frozenset(self._of(arm, kind)) for arm in _PRICE_ARMS))
 
     def _ratio(self, pair: Pair, kind: str, rounds: frozenset[int] | None = None) -> Ratio:
+        """Of `rounds` alone where told: those of the price, which is of four arms."""
+        arms = (pair.over, pair.under) if rounds is None else _PRICE_ARMS
+        runs = [run for arm in arms for run in self._runs.get(arm, ()) if run.is_measured]
+        bad = {run.round for run in runs if run.is_completed and run.run_id in self._invalid}
         over, under = (
             {
                 number: time
                 for number, time in self._of(arm, kind).items()
-                if rounds is None or number in rounds
+                if number not in bad and (rounds is None or number in rounds)
             }
             for arm in (pair.over, pair.under)
         )
-        return paired_ratio(over, under)
+        return replace(paired_ratio(over, under), left_out=left_out_rounds((runs, self._invalid)))
 
     def _split(self, line: Line, kind: str, rounds: frozenset[int] | None) -> Line:
         """The price with the factors it is the product of."""

@@ -17,6 +17,7 @@ from suite.amplification import (
     amplified_costs,
     same_steps,
 )
+from suite.case_label import case_title
 from suite.checks import Finding, invalid_runs
 from suite.errors import SuiteError
 from suite.ratios import CONFIDENCE, MIN_ROUNDS
@@ -72,11 +73,7 @@ def _arm_bill(
 ) -> ArmBill:
     invalid = invalid_runs(findings)
     completed = [run for run in runs if run.status is Status.COMPLETED and run.run_id not in invalid]
-    timed = [
-        AmplifiedRun(run.round, steps_of(run.run_id), run.turns, is_async=run.scheduling == "async")
-        for run in completed
-        if run.instrument == "off"
-    ]
+    timed = [_timed(run, steps_of(run.run_id)) for run in completed if run.instrument == "off"]
     steps, spans, why_no_spans = _seen(completed, steps_of, spans_of)
     names = in_order(tuple(dict.fromkeys(span for run in runs for span in run.repeats)))
     lines = amplified_costs(timed, steps, spans, names)
@@ -98,17 +95,23 @@ def _arm_bill(
     )
 
 
+def _timed(run: RunRecord, steps: Sequence[StepRecord]) -> AmplifiedRun:
+    lead_in = frozenset(step.step_id for step in steps if run.is_lead_in(step.step_id))
+    return AmplifiedRun(run.round, steps, run.turns, run.scheduling == "async", lead_in)
+
+
 def _seen(
     completed: Sequence[RunRecord],
     steps_of: Callable[[str], Sequence[StepRecord]],
     spans_of: Callable[[str], Sequence[Span]],
 ) -> tuple[Sequence[StepRecord] | None, Sequence[Span], str | None]:
-    """Steps and spans of the run with device spans; without them None, and why."""
+    """Steps, but those of a lead-in, and spans of the run with device spans; without them None, and why."""
     seen = next((run for run in completed if run.instrument == "events"), None)
     if seen is None:
         return None, (), "no run with device spans: n and device us are not known"
     try:
-        steps, spans = steps_of(seen.run_id), spans_of(seen.run_id)
+        steps = [step for step in steps_of(seen.run_id) if not seen.is_lead_in(step.step_id)]
+        spans = [span for span in spans_of(seen.run_id) if not seen.is_lead_in(span.step_id)]
     except SuiteError as error:
         return None, (), f"n and device us are not known: {error}"
     if not spans:
@@ -134,6 +137,8 @@ def _notes(
         yield f"{lost} of {len(runs)} runs failed or were interrupted, and are left out"
     if others := len(timed) - len(same_steps(timed)):
         yield f"{others} runs took other steps than the first, and are left out"
+    if timed and (num_lead_in := len(timed[0].lead_in)):
+        yield f"{num_lead_in} steps of the list only bring rows as far as decoding: they are in no line"
     if absent:
         yield f"no step of this arm has a command of {', '.join(absent)}"
     untimed = [name for name in names if name not in absent and not any(line.span == name for line in lines)]
@@ -211,8 +216,8 @@ def _line_document(line: AmplifiedCost) -> dict[str, object]:
 
 def text_lines(bill: ArmBill) -> list[str]:
     """As a table, for people: a block for each kind of step."""
-    label = "" if bill.case_label == bill.scenario else f" [{bill.case_label}]"
-    found = [f"{bill.scenario}{label}, arm {bill.arm}, {bill.num_rounds} rounds"]
+    title = case_title(bill.scenario, bill.case_label)
+    found = [f"{title}, arm {bill.arm}, {bill.num_rounds} rounds"]
     for kind in KINDS:
         lines = [line for line in bill.lines if line.kind == kind]
         if lines:

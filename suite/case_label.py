@@ -21,6 +21,11 @@ def case_label(values: Mapping[str, object], sweep: Mapping[str, Sequence[object
     return ", ".join(f"{short[key]}={_text(key, value, sweep[key])}" for key, value in values.items())
 
 
+def case_title(scenario: str, label: str) -> str:
+    """ "smoke [multimodal_ratio=0.5]"; the scenario's name alone where nothing is swept."""
+    return scenario if label == scenario else f"{scenario} [{label}]"
+
+
 def _text(key: str, value: object, among: Sequence[object]) -> str:
     text, is_whole = _short(key, value)
     if is_whole:

@@ -14,9 +14,19 @@ from runner.spans import Span
 from suite.errors import SuiteError
 from suite.record import RequestRecord, RunRecord, Status
 from suite.validity import accounts, machine, nesting, rounds, schedule, steadiness, tokens
-from suite.validity.rule import RULES, Finding, Rule, broken, invalid_runs
+from suite.validity.rule import RULES, Broken, Finding, Rule, broken, broken_rules, invalid_runs
 
-__all__ = ["RULES", "Finding", "Rule", "check_run", "check_runs", "has_wrong_accounts", "invalid_runs"]
+__all__ = [
+    "RULES",
+    "Broken",
+    "Finding",
+    "Rule",
+    "broken_rules",
+    "check_run",
+    "check_runs",
+    "has_wrong_accounts",
+    "invalid_runs",
+]
 
 _NO_METRICS: Mapping[tuple[str, str], Sequence[str]] = MappingProxyType({})
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from runner.core import RunnerError
+from suite.cost_time import DEFAULT_BUDGET_S
 from suite.errors import SuiteError
 from suite.standard_output import forgiving
 
@@ -369,7 +370,7 @@ def cost(
     rounds: Rounds = None,
     budget_s: Annotated[
         float, typer.Option("--budget-s", help="Seconds for each case; then it stops.", metavar="S")
-    ] = 120.0,
+    ] = DEFAULT_BUDGET_S,
     only: Annotated[
         str | None, typer.Option("--only", help="These spans: a,b; all where not given.", metavar="SPANS")
     ] = None,

@@ -12,6 +12,7 @@ from runner.core import RunnerError
 from runner.device.base import DEVICE_KINDS
 from runner.models import ALL_MODELS, get_model
 from suite.arms import arm_lines, named_arm
+from suite.case_label import case_title
 from suite.checks import RULES, has_wrong_accounts
 from suite.cost import CostLimits, CostSchedule, cost_document, cost_plan
 from suite.environment import DeviceFacts, capture
@@ -439,7 +440,7 @@ def _skipped_lines(skipped: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def _check_line(arm: ArmSummary) -> str:
-    name = arm.scenario if arm.case_label == arm.scenario else f"{arm.scenario} [{arm.case_label}]"
+    name = case_title(arm.scenario, arm.case_label)
     failed = f", {arm.num_failed} runs FAILED" if arm.num_failed else ""
     tokens = arm.tokens
     if tokens is None:

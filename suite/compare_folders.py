@@ -147,7 +147,7 @@ def _load(paths: Sequence[Path]) -> list[LoadedRun]:
 
 
 def _facts(loaded: LoadedRun) -> FolderFacts:
-    return FolderFacts.of(str(loaded.path), loaded.environment)
+    return FolderFacts.of(str(loaded.path), loaded.environment, loaded.invocation)
 
 
 def _refusal(base: str, environments: Sequence[tuple[str, tuple[EnvironmentDifference, ...]]]) -> str:

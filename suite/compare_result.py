@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import string
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -23,20 +24,32 @@ _ORDER = (Word.SLOWER, Word.FASTER, Word.CANNOT_TELL, Word.EQUAL, Word.NONE)
 
 @dataclass(frozen=True, slots=True)
 class FolderFacts:
-    """A run folder as it is told apart from others. `code`: its commit, and whether files were changed."""
+    """A run folder as it is told apart from others.
+
+    `code`: its commit, and whether files were changed. `ref`: as the command line named that commit
+    (--baseline); "" where it named none.
+    """
 
     name: str
     started_utc: str
     code: str
+    ref: str = ""
 
     @classmethod
-    def of(cls, name: str, environment: Mapping[str, Any]) -> FolderFacts:
+    def of(cls, name: str, environment: Mapping[str, Any], invocation: Mapping[str, Any]) -> FolderFacts:
         checkout = environment.get("checkout")
         code = "no git checkout"
         if isinstance(checkout, Mapping):
             changed = " with changed files" if checkout.get("is_dirty") else ""
             code = f"commit {str(checkout.get('commit') or 'none yet')[:12]}{changed}"
-        return cls(name, str(environment.get("started_utc") or "at a time not recorded"), code)
+        started = str(environment.get("started_utc") or "at a time not recorded")
+        return cls(name, started, code, _baseline_ref(invocation))
+
+    @property
+    def title(self) -> str:
+        """Short: the ref, or else the folder without its path, and the commit."""
+        folder = self.name.rstrip("/").rpartition("/")[2]
+        return f"{self.ref or folder or self.name} ({self.code})"
 
     def __str__(self) -> str:
         return f"{self.name} ({self.code}, {self.started_utc})"
@@ -116,6 +129,17 @@ class RunComparison:
         for (word, reason), whom in found.items():
             yield f"{word}: {_some(whom)}", reason
 
+    def letters(self) -> Mapping[str, str]:
+        """Folder -> what it is called for short: the base A, the others B, C..."""
+        names = [self.base.name, *(head.name for head in self.heads)]
+        return {name: _letter(place) for place, name in enumerate(names)}
+
+    def titles(self) -> Iterator[str]:
+        """ "A, the base: v1.2 (commit 0123)", a line for each folder."""
+        letters = self.letters()
+        yield f"{letters[self.base.name]}, the base: {self.base.title}"
+        yield from (f"{letters[head.name]}: {head.title}" for head in self.heads)
+
     def who(self, one: Difference) -> str:
         """Case and arm, and the run where there are several."""
         run = f"{one.head}: " if len(self.heads) > 1 else ""
@@ -132,9 +156,22 @@ class RunComparison:
         yield from (f"not compared: {text}" for text in self.compared.unmatched)
 
 
+def _baseline_ref(invocation: Mapping[str, Any]) -> str:
+    turns = invocation.get("interleaved")
+    if not isinstance(turns, Mapping) or turns.get("side") != "baseline":
+        return ""
+    return str(turns.get("ref") or "")
+
+
 def _some(whom: list[str]) -> str:
     shown = "; ".join(whom[:3])
     return shown if len(whom) <= 3 else f"{shown}; and {len(whom) - 3} more"
+
+
+def _letter(place: int) -> str:
+    """A to Z, then A2 to Z2..."""
+    turn, index = divmod(place, len(string.ascii_uppercase))
+    return string.ascii_uppercase[index] + (str(turn + 1) if turn else "")
 
 
 def _facts(folder: FolderFacts) -> dict[str, object]:

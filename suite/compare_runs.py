@@ -9,20 +9,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from suite.checks import Finding, invalid_runs
+from suite.case_label import case_title
+from suite.checks import Broken, Finding, broken_rules
 from suite.comparison import (
     CaseKey,
     Design,
     aa_floor,
     by_round,
     has_wrong_tokens,
+    left_out_rounds,
     old_design,
     paired_runs,
     why_not_judged,
-    with_left_out,
 )
 from suite.metrics import DEFINITIONS
-from suite.ratios import Ratio, factor, holm, unpaired_ratio
+from suite.ratios import LeftOut, Ratio, factor, holm, unpaired_ratio
 from suite.record import RunRecord
 from suite.verdict import Floor, Verdict, Word, decide
 
@@ -41,6 +42,10 @@ class Side:
     findings: tuple[Finding, ...] = ()
     interleaved: str | None = None
 
+    @property
+    def broken(self) -> Broken:
+        return broken_rules(self.findings)
+
     def cases(self) -> Mapping[str, list[RunRecord]]:
         """case_id -> its runs."""
         found: dict[str, list[RunRecord]] = {}
@@ -51,10 +56,11 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Middle:
-    """The median over a side's rounds, and how many there are; None where there are none."""
+    """The median over a side's rounds that count, and how many those are; None where there are none."""
 
     value: float | None
     num_rounds: int
+    left_out: LeftOut | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +83,7 @@ class Difference:
 
     @property
     def case(self) -> str:
-        return self.scenario if self.case_label == self.scenario else f"{self.scenario} [{self.case_label}]"
+        return case_title(self.scenario, self.case_label)
 
     @property
     def pairing(self) -> str:
@@ -87,6 +93,13 @@ class Difference:
     def smallest_effect(self) -> float | None:
         """The smallest log ratio decided with a power of 0.8; the floor is part of it."""
         return None if self.floor.value is None else self.ratio.smallest_effect(self.floor.value)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What of either side was left out, or is odd."""
+        sides = ((self.base, self.base_middle.left_out), (self.head, self.head_middle.left_out))
+        lost = [] if self.ratio.is_paired else [f"{name}: {left_out}" for name, left_out in sides if left_out]
+        return (*lost, *self.ratio.all_notes)
 
     def document(self) -> dict[str, object]:
         """For JSON; ratios are factors, so that 1.03 is 3 % more than the base."""
@@ -117,7 +130,7 @@ class Difference:
             "smallest_effect": factor(self.smallest_effect),
             "verdict": self.verdict.word.value,
             "reason": self.verdict.reason,
-            "notes": list(ratio.notes),
+            "notes": list(self.notes),
         }
 
 
@@ -134,7 +147,7 @@ class Missing:
 
     @property
     def case(self) -> str:
-        return self.scenario if self.case_label == self.scenario else f"{self.scenario} [{self.case_label}]"
+        return case_title(self.scenario, self.case_label)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +198,7 @@ def _unmatched(base: Side, head: Side) -> Iterator[str]:
 
 
 def _name(run: RunRecord) -> str:
-    named = run.scenario if run.case_label == run.scenario else f"{run.scenario} [{run.case_label}]"
-    return f"the case {named} ({run.case_id})"
+    return f"the case {case_title(run.scenario, run.case_label)} ({run.case_id})"
 
 
 def _alike(runs: Sequence[RunRecord], other: Side) -> str:
@@ -238,8 +250,8 @@ class _Pair:
             base=self.base.name,
             head=self.head.name,
             metric=self.metric,
-            base_middle=_middle(self._values(self.base_runs, self.base)),
-            head_middle=_middle(self._values(self.head_runs, self.head)),
+            base_middle=self._middle(self.base_runs, self.base),
+            head_middle=self._middle(self.head_runs, self.head),
             ratio=self._ratio(why),
             floor=self._floor(),
             verdict=verdict,
@@ -255,15 +267,13 @@ class _Pair:
         if why is not None:
             return Ratio(0, reason=why, num_under=None if self._is_interleaved() else 0)
         over, under = self._measured(self.head_runs), self._measured(self.base_runs)
-        invalid = invalid_runs(self.head.findings)
-        base_invalid = invalid_runs(self.base.findings)
+        invalid, base_invalid = self.head.broken, self.base.broken
         if self._is_interleaved():
             return paired_runs(over, under, self.metric, invalid, base_invalid)
-        ratio = unpaired_ratio(
+        return unpaired_ratio(
             list(by_round(over, self.metric, invalid).values()),
             list(by_round(under, self.metric, base_invalid).values()),
         )
-        return with_left_out(ratio, over, under, invalid, base_invalid)
 
     def _why_no_data(self, runs: Sequence[RunRecord], side: Side) -> str | None:
         """Where no round that counts has a value: the metric's own reason, if it has one."""
@@ -284,25 +294,25 @@ class _Pair:
         return [run for run in runs if run.arm == self.arm and run.is_measured]
 
     def _values(self, runs: Sequence[RunRecord], side: Side) -> list[float | None]:
-        return list(by_round(self._measured(runs), self.metric, invalid_runs(side.findings)).values())
+        return list(by_round(self._measured(runs), self.metric, side.broken).values())
+
+    def _middle(self, runs: Sequence[RunRecord], side: Side) -> Middle:
+        there = [value for value in self._values(runs, side) if value is not None]
+        left_out = left_out_rounds((self._measured(runs), side.broken))
+        return Middle(median(there) if there else None, len(there), left_out)
 
     def _floor(self) -> Floor:
         """The wider of both sides'; none where one has none."""
         if self.reference is None:
             return Floor(None, reason="the case has no reference arm")
         floors = [
-            (side, aa_floor(runs, self.reference, self.metric, invalid_runs(side.findings)))
+            (side, aa_floor(runs, self.reference, self.metric, side.broken))
             for side, runs in ((self.base, self.base_runs), (self.head, self.head_runs))
         ]
         for side, floor in floors:
             if floor.value is None:
                 return replace(floor, reason=f"{side.name}: {floor.reason}")
         return max((floor for _, floor in floors), key=lambda floor: floor.value or 0.0)
-
-
-def _middle(values: Sequence[float | None]) -> Middle:
-    there = [value for value in values if value is not None]
-    return Middle(median(there) if there else None, len(there))
 
 
 def _decided(found: Sequence[Difference]) -> Iterator[Difference]:

@@ -14,7 +14,7 @@ from suite.compare_result import RunComparison
 from suite.compare_runs import Difference, Middle
 from suite.gate import Judged, Outcome
 from suite.metrics import DEFINITIONS
-from suite.report.comparison_text import change_text, interval_text, size_text
+from suite.report.comparison_text import change_text, interval_text, size_text, used_rounds
 from suite.report.wording import number
 from suite.verdict import Word
 
@@ -79,8 +79,9 @@ def _gate_line(result: RunComparison, one: Judged) -> str:
 
 def _heads(result: RunComparison) -> list[str]:
     """Which runs are compared."""
-    names = ", ".join(map(str, result.heads))
-    return [f"compared: {names}", f"with the base: {result.base}"]
+    letters = result.letters()
+    names = ", ".join(f"{letters[head.name]} = {head}" for head in result.heads)
+    return [f"compared: {names}", f"with the base: {letters[result.base.name]} = {result.base}"]
 
 
 def _print_rows(console: Console, result: RunComparison) -> None:
@@ -130,7 +131,10 @@ def _cells(result: RunComparison, one: Difference) -> list[str]:
 def _middle(middle: Middle, metric: str) -> str:
     if middle.value is None:
         return _ABSENT
-    return f"{number(middle.value)} {DEFINITIONS[metric].unit} (n={middle.num_rounds})"
+    n = f"n={middle.num_rounds}"
+    if middle.left_out is not None:
+        n = used_rounds(middle.num_rounds, middle.left_out)
+    return f"{number(middle.value)} {DEFINITIONS[metric].unit} ({n})"
 
 
 def _plain(text: str) -> str:

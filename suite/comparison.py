@@ -5,12 +5,12 @@ Made from records alone. Only runs that measured and broke no rule enter; a wron
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from suite.checks import Finding, invalid_runs
+from suite.checks import Broken, Finding, broken_rules
 from suite.metrics import DEFINITIONS
-from suite.ratios import Interval, Ratio, factor, holm, paired_ratio
+from suite.ratios import Interval, LeftOut, Ratio, factor, holm, paired_ratio
 from suite.record import RunRecord, Status
 from suite.verdict import Floor, Verdict, Word, decide, noise_floor
 
@@ -79,7 +79,7 @@ class Comparison:
             "bootstrap_disagrees": ratio.bootstrap_disagrees,
             "verdict": self.verdict.word.value,
             "reason": self.verdict.reason,
-            "notes": list(ratio.notes),
+            "notes": list(ratio.all_notes),
         }
 
 
@@ -103,7 +103,7 @@ def compare(
     runs: Sequence[RunRecord], design_of: Mapping[CaseKey, Design], findings: Sequence[Finding] = ()
 ) -> tuple[Comparison, ...]:
     """Every arm of every case against its reference, in the order the arms first ran."""
-    invalid = invalid_runs(findings)
+    invalid = broken_rules(findings)
     cases: dict[CaseKey, list[RunRecord]] = {}
     for run in runs:
         cases.setdefault((run.scenario, run.case_id), []).append(run)
@@ -122,7 +122,7 @@ def old_design(runs: Sequence[RunRecord]) -> Design:
     return Design(reference, AT_ONCE_METRICS)
 
 
-def _compare_case(runs: Sequence[RunRecord], design: Design, invalid: frozenset[str]) -> Iterable[Comparison]:
+def _compare_case(runs: Sequence[RunRecord], design: Design, invalid: Broken) -> Iterable[Comparison]:
     arms = dict.fromkeys(run.arm for run in runs)
     if design.reference not in arms:
         return ()
@@ -136,7 +136,7 @@ def _compare_case(runs: Sequence[RunRecord], design: Design, invalid: frozenset[
 
 
 def _compare_arm(
-    runs: Sequence[RunRecord], arm: str, reference: str, metric: str, invalid: frozenset[str]
+    runs: Sequence[RunRecord], arm: str, reference: str, metric: str, invalid: Broken
 ) -> Comparison:
     """Without a verdict yet, unless there can be none."""
     over = [run for run in runs if run.arm == arm and run.is_measured]
@@ -159,7 +159,7 @@ def _compare_arm(
     )
 
 
-def aa_floor(runs: Sequence[RunRecord], reference: str, metric: str, invalid: frozenset[str]) -> Floor:
+def aa_floor(runs: Sequence[RunRecord], reference: str, metric: str, invalid: Broken) -> Floor:
     """The noise floor of a case from its runs: the reference arm against itself in the same rounds."""
     alike = [run for run in runs if run.arm == reference and run.is_timed_alike]
     again = [run for run in alike if run.is_aa]
@@ -196,32 +196,32 @@ def paired_runs(
     over: Sequence[RunRecord],
     under: Sequence[RunRecord],
     metric: str,
-    invalid: frozenset[str],
-    under_invalid: frozenset[str] | None = None,
+    invalid: Broken,
+    under_invalid: Broken | None = None,
 ) -> Ratio:
-    """Of runs that took turns in the same rounds; `under_invalid`: where those under are another folder's."""
-    less = invalid if under_invalid is None else under_invalid
-    ratio = paired_ratio(by_round(over, metric, invalid), by_round(under, metric, less))
-    return with_left_out(ratio, over, under, invalid, less)
+    """Of runs that took turns in the same rounds; `under_invalid`: where those under are another folder's.
+
+    A round of which either run is INVALID is left out of both.
+    """
+    sides = ((over, invalid), (under, invalid if under_invalid is None else under_invalid))
+    bad = {run.round for runs, broken in sides for run in runs if run.is_completed and run.run_id in broken}
+    of_over, of_under = (
+        by_round([run for run in runs if run.round not in bad], metric, ()) for runs, _ in sides
+    )
+    return replace(paired_ratio(of_over, of_under), left_out=left_out_rounds(*sides))
 
 
-def with_left_out(
-    ratio: Ratio,
-    over: Sequence[RunRecord],
-    under: Sequence[RunRecord],
-    over_invalid: frozenset[str],
-    under_invalid: frozenset[str],
-) -> Ratio:
-    """With a note of how many runs were INVALID."""
-    left_out = sum(run.run_id in over_invalid for run in over)
-    left_out += sum(run.run_id in under_invalid for run in under)
-    if not left_out:
-        return ratio
-    told = "1 run left out: it is INVALID" if left_out == 1 else f"{left_out} runs left out: they are INVALID"
-    return replace(ratio, notes=(told, *ratio.notes))
+def left_out_rounds(*sides: tuple[Sequence[RunRecord], Broken]) -> LeftOut | None:
+    """Of rounds that all sides share; a failed run is no INVALID one, and told elsewhere."""
+    completed = [(run, broken) for runs, broken in sides for run in runs if run.is_completed]
+    bad = sorted((run.round, rules) for run, broken in completed if (rules := broken.get(run.run_id)))
+    if not bad:
+        return None
+    which = dict.fromkeys(rule for _, rules in bad for rule in rules)
+    return LeftOut(len({run.round for run, _ in completed}), len({number for number, _ in bad}), tuple(which))
 
 
-def by_round(runs: Sequence[RunRecord], metric: str, invalid: frozenset[str]) -> dict[int, float | None]:
+def by_round(runs: Sequence[RunRecord], metric: str, invalid: Container[str]) -> dict[int, float | None]:
     """Of the runs that completed and broke no rule."""
     return {
         run.round: run.metrics[metric].value if metric in run.metrics else None

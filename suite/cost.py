@@ -17,6 +17,7 @@ from suite.amplification import KINDS, CommandTimes, command_times, largest_k
 from suite.arms import named_arm, why_not
 from suite.bill import arm_bills, documents, text_lines
 from suite.checks import check_runs
+from suite.cost_time import MAX_ROUNDS
 from suite.errors import SuiteError
 from suite.model_source import spec_of
 from suite.plan import Options, Plan, PlannedCase, PlannedRun, for_bill, make_plan, timed_device
@@ -30,7 +31,6 @@ from suite.store import load_run
 from suite.yaml_source import show
 
 DEFAULT_ARM = "refresh"
-MAX_ROUNDS = 20
 COST_SCHEMA_VERSION = 1
 
 
@@ -145,18 +145,26 @@ class CostSchedule:
         """Span -> k, for those of which the instrumented run has commands."""
         loaded = load_run(self._folder)
         steps, spans = loaded.step_records(run.run_id), loaded.spans(run.run_id)
-        return {name: k for name in run.repeats if (k := repeats_of(steps, spans, name)) is not None}
+        record = next(one for one in loaded.runs if one.run_id == run.run_id)
+        found = {name: repeats_of(steps, spans, name, record.is_lead_in) for name in run.repeats}
+        return {name: k for name, k in found.items() if k is not None}
 
 
-def repeats_of(steps: Sequence[StepRecord], spans: Sequence[Span], name: str) -> int | None:
+def repeats_of(
+    steps: Sequence[StepRecord],
+    spans: Sequence[Span],
+    name: str,
+    is_left_out: Callable[[int], bool] = lambda _: False,
+) -> int | None:
     """How often to run a span's commands: a tenth of the step, of the kind where they weigh most.
 
-    None where no step but the first has any.
+    None where no step but the first has any. `is_left_out` of a step id: a lead-in step is not looked at.
     """
     found, times_us = [], step_times_us(steps)
+    counted = [step for step in steps[1:] if not is_left_out(step.step_id)]
     for kind in KINDS:
-        times = command_times(steps[1:], spans, name, kind)
-        walls = [times_us[step.step_id] for step in steps[1:] if step.kind == kind]
+        times = command_times(counted, spans, name, kind)
+        walls = [times_us[step.step_id] for step in counted if step.kind == kind]
         if walls and times.per_step > 0:
             step_us = sorted(walls)[len(walls) // 2]
             found.append(largest_k(_command_us(times), times.per_step, step_us, MAX_REPEATS))

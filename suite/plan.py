@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import random
 import re
@@ -18,7 +17,9 @@ from runner.spans import Level
 from runner.sync_check import SyncCheck
 from suite.arms import named_arm, twice, why_not
 from suite.arrival_kinds import process_of
+from suite.case_label import case_title
 from suite.comparison import primary_metrics
+from suite.cost_time import num_plain_turns
 from suite.errors import SuiteError
 from suite.precision import MAX_ROUNDS as MAX_ADAPTIVE_ROUNDS
 from suite.precision import MIN_ROUNDS as MIN_ADAPTIVE_ROUNDS
@@ -168,8 +169,7 @@ class PlannedCase:
 
     @property
     def title(self) -> str:
-        name, label = self.case.scenario.name, self.case.label
-        return name if label == name else f"{name} [{label}]"
+        return case_title(self.case.scenario.name, self.case.label)
 
     def runs(self) -> list[PlannedRun]:
         """Warm-up rounds, those that count, one with instruments, one that looks for silent waits.
@@ -211,7 +211,7 @@ class PlannedCase:
         The runs of all arms are shuffled.
         """
         more = [(span, k) for span, ks in amplify.items() for k in ks if k > 1]
-        turns = [*[NO_REPEATS] * round(math.sqrt(len(more))), *more]  # all are compared with those
+        turns = [*[NO_REPEATS] * num_plain_turns(len(more)), *more]  # all are compared with those
         repeats = {span: max(ks) for span, ks in amplify.items()}
         draw = random.Random(f"{self.seed}:{self.case.case_id}:a{number}")
         runs = [

@@ -21,7 +21,8 @@ from rich.table import Table
 from rich.text import Text
 
 from suite.bill import text_lines
-from suite.checks import Finding
+from suite.case_label import case_title
+from suite.checks import Finding, broken_rules
 from suite.metrics import CACHING_OFF, NO_GATES, SPECULATION_OFF
 from suite.plan import Plan, PlannedCase, PlannedRun
 from suite.protocol import Progress
@@ -29,7 +30,7 @@ from suite.publish import Published
 from suite.record import LogprobVerdict, RunRecord, Status, TokenVerdict
 from suite.report.attribution_text import break_even_lines
 from suite.report.attribution_text import lines as attribution_lines
-from suite.report.wording import number
+from suite.report.wording import number, rounds_used
 from suite.summary import ArmSummary
 
 # The live display redraws this often: each redraw takes time from the runner's cores.
@@ -344,11 +345,10 @@ def _is_on(arm: ArmSummary, metric: str) -> bool:
 
 
 def _cells(arm: ArmSummary, optional: Sequence[str]) -> list[str]:
-    name = arm.scenario if arm.case_label == arm.scenario else f"{arm.scenario} {arm.case_label}"
     latencies = [
         f"{_median(arm, f'median_{metric}')} / {_median(arm, f'p99_{metric}')}" for _, metric in _LATENCIES
     ]
-    throughput = f"{_median(arm, 'output_throughput')} (n={arm.num_rounds - arm.num_invalid})"
+    throughput = f"{_median(arm, 'output_throughput')} ({_rounds_used(arm)})"
     tokens = tokens_text(arm.tokens)
     if arm.control is not None:
         tokens = control_text(arm.tokens, arm.control)
@@ -356,7 +356,7 @@ def _cells(arm: ArmSummary, optional: Sequence[str]) -> list[str]:
         word = WRONG_TOKENS if arm.control is None else WRONG_ARM
         throughput, latencies = word, [word] * len(latencies)
     return [
-        name,
+        case_title(arm.scenario, arm.case_label),
         arm.arm,
         tokens,
         throughput,
@@ -365,6 +365,15 @@ def _cells(arm: ArmSummary, optional: Sequence[str]) -> list[str]:
         _median(arm, "steps"),
         _validity(arm),
     ]
+
+
+def _rounds_used(arm: ArmSummary) -> str:
+    """ "n=6"; what became of the others where some are INVALID."""
+    count = arm.num_rounds - arm.num_invalid
+    if not arm.num_invalid:
+        return f"n={count}"
+    rules = dict.fromkeys(rule for broken in broken_rules(arm.findings).values() for rule in broken)
+    return rounds_used(count, arm.num_rounds, arm.num_invalid, tuple(rules)).replace("\u00a0", " ")
 
 
 def _optional_cell(arm: ArmSummary, metric: str) -> str:

@@ -12,6 +12,7 @@ from suite.arms import named_arm
 from suite.attribution import Line, attribution
 from suite.bill import ArmBill, arm_bills, documents
 from suite.break_even import Cell, break_even
+from suite.case_label import case_title
 from suite.checks import Finding, check_runs
 from suite.comparison import Comparison, compare, designs
 from suite.instrumented_runs import costs_by_arm
@@ -161,10 +162,8 @@ def run_warnings(runs: Sequence[RunRecord]) -> list[str]:
     """
     texts: dict[tuple[str, str, str, str], str] = {}
     for run in runs:
-        case = "" if run.case_label == run.scenario else f" [{run.case_label}]"
+        case = case_title(run.scenario, run.case_label)
         for text in () if run.is_warmup else run.warnings:
             kind = re.sub(r"[0-9.,]+", "", text)
-            texts.setdefault(
-                (run.scenario, run.case_id, run.arm, kind), f"arm {run.arm} of {run.scenario}{case}: {text}"
-            )
+            texts.setdefault((run.scenario, run.case_id, run.arm, kind), f"arm {run.arm} of {case}: {text}")
     return list(texts.values())

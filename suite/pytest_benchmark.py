@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from suite.case_label import case_title
 from suite.checks import Finding, invalid_runs
 from suite.comparison import by_round, why_not_judged
 from suite.metrics import DEFINITIONS
@@ -84,7 +85,7 @@ def _row(runs: Sequence[RunRecord], metric: str, invalid: frozenset[str]) -> dic
 
 
 def _name(run: RunRecord) -> str:
-    case = run.scenario if run.case_label == run.scenario else f"{run.scenario} [{run.case_label}]"
+    case = case_title(run.scenario, run.case_label)
     return f"{case} {run.arm}"
 
 

@@ -46,12 +46,25 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Of `num_rounds` that came to their end, those that count for nothing: a run of them is INVALID."""
+
+    num_rounds: int
+    num_invalid: int
+    rules: tuple[str, ...]  # that were broken, each once
+
+    def __str__(self) -> str:
+        return f"{self.num_invalid} of {_rounds(self.num_rounds)} INVALID ({', '.join(self.rules)})"
+
+
+@dataclass(frozen=True, slots=True)
 class Ratio:
     """One arm over another, from `num_rounds` pairs; all but the count is None where `reason` says why.
 
     `mean_log` is the mean of the logs of the paired ratios, `interval` Student's t interval of it (95 %),
     `p_value` two-sided against 0, `spread` the standard deviation of a pair's log ratio. `bootstrap` is a
-    percentile bootstrap of the same mean, from BOOTSTRAP_ROUNDS pairs. `notes` says what was left out or odd.
+    percentile bootstrap of the same mean, from BOOTSTRAP_ROUNDS pairs. `notes` says what was left out or odd;
+    `left_out` are the rounds that are INVALID, None where there are none.
 
     Unpaired, `num_rounds` are those over and `num_under` those under the line: `mean_log` is the difference
     of the means of logs, `interval` Welch's. There is no spread of a pair then.
@@ -68,6 +81,12 @@ class Ratio:
     num_under: int | None = None
     error: float | None = None  # standard error of mean_log
     degrees: float | None = None  # of freedom, of Student's t
+    left_out: LeftOut | None = None
+
+    @property
+    def all_notes(self) -> tuple[str, ...]:
+        """For JSON, which has no other place for what was left out."""
+        return self.notes if self.left_out is None else (str(self.left_out), *self.notes)
 
     @property
     def is_paired(self) -> bool:

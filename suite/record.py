@@ -178,6 +178,10 @@ class RunRecord(_Frozen):
     cpu: CpuUse | None = None  # None: not counted
     gpu: GpuUse | None = None  # None: no GPU, or nobody watched it (a note says why)
 
+    def is_lead_in(self, step_id: int) -> bool:
+        """Whether a step only brings rows as far as decoding, so that nothing is said of it."""
+        return self.step_list is not None and self.step_list.is_lead_in(step_id)
+
     @property
     def is_completed(self) -> bool:
         return self.status is Status.COMPLETED
@@ -236,3 +240,5 @@ class RequestRecord:
     logprobs: tuple[float, ...] | None = None  # of each output token; None: not asked for
     expected_from: int | None = None  # index of the first of `expected_ids`; None: there are none
     expected_ids: tuple[int, ...] | None = None  # the reference's, around the first wrong token
+    expected_texts: tuple[str, ...] | None = None  # of them, and of the ids that came; None: no tokenizer
+    produced_texts: tuple[str, ...] | None = None

@@ -37,12 +37,16 @@ _MAX_FITS = 6
 
 @dataclass(frozen=True, slots=True)
 class AmplifiedRun:
-    """One run of a round; `turns`: what it repeated in which step."""
+    """One run of a round; `turns`: what it repeated in which step.
+
+    `lead_in`: ids of steps that only bring rows as far as decoding (suite/step_list.py): in no figure.
+    """
 
     round: int
     steps: Sequence[StepRecord]
     turns: Sequence[Turn] = ()
     is_async: bool = False
+    lead_in: frozenset[int] = frozenset()
 
     def k(self, span: str, step_id: int) -> int:
         """How often the span's commands were run in a step."""
@@ -62,6 +66,8 @@ def waits_for_host(runs: Sequence[AmplifiedRun]) -> bool:
     waited_ns = total_ns = 0
     for run in runs:
         for last, step in pairwise(run.steps if run.is_async else ()):
+            if step.step_id in run.lead_in:
+                continue
             waited_ns += max(0, step.device_start_ns - last.device_end_ns - step.handoff_ns)
             total_ns += step.device_end_ns - last.device_end_ns
     return waited_ns > MAX_WAITING * total_ns
@@ -76,11 +82,14 @@ def round_slopes_us(
 
     Empty where the runs are too few to tell all of them apart, as where a round was cut short.
     """
-    times = np.asarray([list(step_times_us(run.steps).values()) for run in runs], dtype=np.float64)
+    steps = enumerate(runs[0].steps)
+    counted = [place for place, step in steps if place and step.step_id not in runs[0].lead_in]
+    of_runs = [list(step_times_us(run.steps).values()) for run in runs]
+    times = np.asarray([[of_run[place - 1] for place in counted] for of_run in of_runs], dtype=np.float64)
     if times.size == 0:
         return {}
     weights = 1 / np.maximum(np.median(times, axis=0), 1.0)
-    effects = dict(_effects(runs, pairs, weights, counts_next))
+    effects = dict(_effects(runs, pairs, counted, weights, counts_next))
     owns = [pair for pair in pairs if (pair, "own") in effects]
     if not owns:
         return {}
@@ -93,11 +102,15 @@ def round_slopes_us(
 
 
 def _effects(
-    runs: Sequence[AmplifiedRun], pairs: Collection[Pair], weights: Floats, counts_next: bool
+    runs: Sequence[AmplifiedRun],
+    pairs: Collection[Pair],
+    counted: Sequence[int],
+    weights: Floats,
+    counts_next: bool,
 ) -> Iterator[tuple[tuple[Pair, str], Floats]]:
     """A column for what a pair adds to its own step and one for the next; none without any.
 
-    Columns are tables with a row a run and a place for each step that has a time.
+    Columns are tables with a row a run and a place for each step that is `counted`, by its place.
     """
     steps = runs[0].steps
     repeats = [[repeats_in(step.step_id, {}, run.turns) for step in steps] for run in runs]
@@ -105,7 +118,7 @@ def _effects(
         is_kind = np.asarray([step.kind == kind for step in steps])
         more = np.asarray([[of_step.get(span, 1) - 1 for of_step in of_run] for of_run in repeats])
         added = np.where(is_kind, more, 0).astype(np.float64)
-        own, after = added[:, 1:] * weights, added[:, :-1] * weights
+        own, after = (added[:, np.asarray(counted) - back] * weights for back in (0, 1))
         if _varies(own):
             yield ((span, kind), "own"), own
         if counts_next and _varies(after):

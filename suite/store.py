@@ -68,11 +68,12 @@ _REQUEST_TEXT = ("request_id", "kind", "finish_reason", "error")
 _REQUEST_LISTS = ("token_ns", "output_ids")
 _REQUEST_FLOATS = ("logprobs",)  # a list, or nothing
 _REQUEST_IDS = ("expected_ids",)  # likewise
+_REQUEST_TEXTS = ("expected_texts", "produced_texts")  # likewise
 # Columns that came with a feature, and what they are in a table written before it.
 _LATER: Mapping[str, int | None] = {
     **dict.fromkeys(("hash_ns", "num_draft_tokens", "num_accepted_tokens", "graph_rows"), 0),
     **dict.fromkeys(("num_cached_tokens", "num_drafted_tokens"), 0),
-    **dict.fromkeys(("logprobs", "expected_from", "expected_ids")),
+    **dict.fromkeys(("logprobs", "expected_from", "expected_ids", *_REQUEST_TEXTS)),
 }
 _REQUEST_NULLABLE = (
     "first_scheduled_ns",
@@ -88,7 +89,8 @@ _CONSTRUCTION_ERRORS = (ValueError, LookupError, TypeError, AttributeError, Arit
 _UNDEFINED = "undefined"  # "tpot_ms: one output token"; empty where every latency is defined
 
 _SPAN_NULLABLE = ("start_ns", "end_ns", "reason")
-_MAY_BE_NULL = (*_REQUEST_NULLABLE, *_REQUEST_FLOATS, *_REQUEST_IDS, *_LATENCIES, "error", _UNDEFINED)
+_LISTS_OR_NOTHING = (*_REQUEST_FLOATS, *_REQUEST_IDS, *_REQUEST_TEXTS)
+_MAY_BE_NULL = (*_REQUEST_NULLABLE, *_LISTS_OR_NOTHING, *_LATENCIES, "error", _UNDEFINED)
 
 
 def safe_name(text: str) -> str:
@@ -385,6 +387,7 @@ def _request_schema() -> pa.Schema:
         **dict.fromkeys(_REQUEST_TEXT, pa.string()),
         **dict.fromkeys((*_REQUEST_LISTS, *_REQUEST_IDS), pa.list_(pa.int64())),
         **dict.fromkeys(_REQUEST_FLOATS, pa.list_(pa.float64())),
+        **dict.fromkeys(_REQUEST_TEXTS, pa.list_(pa.string())),
         **dict.fromkeys(_LATENCIES, pa.float64()),
         _UNDEFINED: pa.string(),
     }

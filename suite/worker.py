@@ -71,6 +71,7 @@ from suite.step_list_commands import command_digests
 from suite.store import RunFolder
 from suite.supplied import embedding_lookup
 from suite.token_case import choose, rotated
+from suite.token_text import TokenTexts
 from suite.workload import Workload, WorkloadRequest, build_workload, materialise
 
 if TYPE_CHECKING:
@@ -242,6 +243,8 @@ class CaseRunner:
         self._device = device
         self._oracle = oracle
         self._send = send
+        folder = case.model_spec.checkpoint
+        self._texts = TokenTexts(None if folder is None else Path(folder))
         self._gpu = watch_for(opening.device)
         self._supplied: tuple[WorkloadRequest, ...] | None = None
         self._recorded: dict[str, tuple[RecordedSteps, Mapping[str, Check]]] = {}
@@ -269,7 +272,7 @@ class CaseRunner:
                 self._keep_steps(command, outcome, requests, checks)
         except Exception as error:
             failure = failure or _failure(error)
-        requests = [_with_check(request, checks.get(request.request_id)) for request in requests]
+        requests = [_with_check(one, checks.get(one.request_id), self._texts) for one in requests]
         self._store(command.run_id, outcome, requests)
         record = self._record(command, outcome, requests, checks, failure)
         record = record.model_copy(update={"logprobs": logprobs})
@@ -477,7 +480,8 @@ class CaseRunner:
     def _notes(self, command: RunArm, token_notes: Sequence[str]) -> tuple[str, ...]:
         traced = [TRACED] if command.is_traced else []
         unwatched = [self._gpu.note] if self._gpu.note else []
-        return (*self._workload.notes, *self._case.notes, *traced, *unwatched, *token_notes)
+        unread = [self._texts.note] if self._texts.note else []
+        return (*self._workload.notes, *self._case.notes, *traced, *unwatched, *unread, *token_notes)
 
     def _store(self, run_id: str, outcome: _Outcome, requests: Sequence[RequestRecord]) -> None:
         if self._opening.folder is None:
@@ -632,9 +636,11 @@ def _output_ids(requests: Sequence[RequestRecord]) -> dict[str, tuple[int, ...]]
     return {request.request_id: request.output_ids for request in requests}
 
 
-def _with_check(request: RequestRecord, check: Check | None) -> RequestRecord:
+def _with_check(request: RequestRecord, check: Check | None, texts: TokenTexts) -> RequestRecord:
+    """With what the oracle says, and the text around the first wrong token where there is a tokenizer."""
     if check is None:
         return request
+    told = texts.of(check.expected, check.produced) if check.expected else None
     return replace(
         request,
         num_tokens_right=check.num_right,
@@ -643,6 +649,8 @@ def _with_check(request: RequestRecord, check: Check | None) -> RequestRecord:
         first_wrong=check.first_wrong,
         expected_from=check.shown_from if check.expected else None,
         expected_ids=check.expected or None,
+        expected_texts=told[0] if told else None,
+        produced_texts=told[1] if told else None,
     )
 
 

@@ -162,7 +162,8 @@ LAYERS = (
                 "embeds_file environment errors experiment metrics need plan progress protocol publish",
             ),
             *under(
-                "suite", "amplification arrival_kinds bill cost image_demand lengths replay seeding slopes"
+                "suite",
+                "amplification arrival_kinds bill cost cost_time image_demand lengths replay seeding slopes",
             ),
             *under("suite", "answer_table trace_demand turns weighted"),
             *under("suite", "logprob_check prefix_demand prompt_drawing record sampling scenario"),
@@ -296,6 +297,13 @@ LAYERS = (
         never=(*HEAVY, "suite.oracle", "suite.report"),
     ),
     Layer(
+        "text of tokens",
+        ("suite/token_text.py",),
+        libraries=("transformers",),
+        own=("runner.core",),
+        loads=(),
+    ),
+    Layer(
         "oracle",
         under("suite", "oracle reported_logprobs sampling_reference"),
         libraries=("numpy", "torch", "transformers"),
@@ -310,8 +318,8 @@ LAYERS = (
         under(
             "suite/report",
             "answer attribution_tables attribution_text bill_figures bill_tables break_even_figures "
-            "cases chart choice compare_page comparison_text comparisons data figures markdown page "
-            "panel_bill panel_pays panel_requests panel_spans panel_timeline panel_tokens "
+            "cases chart choice compare_page comparison_text comparisons cost_hint data figures "
+            "markdown page panel_bill panel_pays panel_requests panel_spans panel_timeline panel_tokens "
             "panel_uploads panels point prices request_figures samples scenario_panels span_figures "
             "span_tables tables timeline_figures token_figures token_tables upload_figures wording",
         ),
@@ -320,9 +328,9 @@ LAYERS = (
             *("runner.core", "runner.measure", "runner.spans", "suite.record", "suite.metrics"),
             *("suite.checks", "suite.control", "suite.summary", "suite.validity.rule", "suite.report"),
             *("suite.amplification", "suite.bill", "suite.ceilings", "suite.cost_tables", "suite.lanes"),
-            "suite.step_costs",
+            *("suite.step_costs", "suite.cost_time", "suite.repeatable"),
             *("suite.attribution", "suite.break_even", "suite.comparison", "suite.ratios", "suite.verdict"),
-            *("suite.compare_result", "suite.compare_runs", "suite.gate"),
+            *("suite.case_label", "suite.compare_result", "suite.compare_runs", "suite.gate"),
         ),
         never=(*HEAVY, *MACHINERY, "runner.device", "suite.store", "suite.worker", "suite.oracle"),
         banned=("os", "pathlib", "io", "time", "datetime", "shutil", "tempfile", "glob", "subprocess"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from suite.bill import ArmBill
 from suite.report import choice, prices
@@ -10,15 +10,10 @@ from suite.report.data import ScenarioData, Series
 from suite.report.point import Point
 from suite.report.tables import Mark, token_mark, token_verdicts, tokens_cell
 from suite.report.wording import listed, median, number, plural, quantity, sample_count, spread
-from suite.validity.rule import invalid_runs
+from suite.validity.rule import broken_rules
 
 HIT_RATE = "prefix_cache_hit_rate"
 _MAX_GOODPUTS = 4
-
-
-def answer(scenario: ScenarioData) -> str:
-    """All points in one paragraph."""
-    return " ".join(point.plain for point in points(scenario))
 
 
 def points(scenario: ScenarioData) -> tuple[Point, ...]:
@@ -121,7 +116,7 @@ def _goodput(scenario: ScenarioData) -> str:
     gates = ", ".join(f"{name} {number(float(ms))} ms" for name, ms in scenario.gates.items())
     shown = "; ".join(
         f"{one.label if len(found) > 1 else 'median'} {quantity(median(values), 'req/s')} "
-        f"({sample_count(len(values), 'round')})"
+        f"({one.rounds_used('request_goodput')})"
         for one, values in found[:_MAX_GOODPUTS]
     )
     more = f"; {len(found) - _MAX_GOODPUTS} more below" if len(found) > _MAX_GOODPUTS else ""
@@ -155,28 +150,40 @@ def _drafts(scenario: ScenarioData) -> str:
 
 def _rules_of_arms(one: Series) -> list[str]:
     """The rules broken by its rounds taken together, which say nothing against any one run."""
-    return [finding.rule for finding in one.findings if not invalid_runs((finding,))]
+    return [finding.rule for finding in one.findings if not broken_rules((finding,))]
 
 
 def _beware(scenario: ScenarioData) -> Point:
-    failed = sum(one.num_failed for one in scenario.series)
-    interrupted = sum(one.num_interrupted for one in scenario.series)
-    invalid = sum(len(invalid_runs(one.findings)) for one in scenario.series)
-    parts = [
-        f"{plural(count, 'run')} {what}"
-        for count, what in ((failed, "failed"), (interrupted, "interrupted"), (invalid, "INVALID"))
-        if count
-    ]
-    if in_doubt := [rules for one in scenario.series if (rules := _rules_of_arms(one))]:
-        which = ", ".join(dict.fromkeys(rule for rules in in_doubt for rule in rules))
-        parts.append(f"{plural(len(in_doubt), 'arm')} in doubt: {which}")
-    told = f"Beware: {', '.join(parts)} (see below)." if parts else ""
-    warnings = dict.fromkeys((one.label, text) for one in scenario.measured for text in one.warnings[:1])
-    more = f" The same holds for {len(warnings) - 1} more." if len(warnings) > 1 else ""
-    for label, text in list(warnings)[:1]:
-        told += f" Beware of {label}: {text}.{more}"
+    parts = [*_lost_runs(scenario), *_doubted_arms(scenario)]
+    told = [f"{', '.join(parts)} (see below)."] if parts else []
+    warned = [(one.label, one.warnings[0]) for one in scenario.measured if one.warnings]
+    told += [f"{label}: {text}." for label, text in warned[:1]]
+    told += [f"The same holds for {len(warned) - 1} more."] if len(warned) > 1 else []
     waiting = [one for one in scenario.series if one.silent_waits]
     if waiting:
         kinds = plural(sum(len(one.silent_waits) for one in waiting), "kind")
-        told += f" Beware: {kinds} of silent waits in {plural(len(waiting), 'arm')} (see below)."
-    return Point("Beware", told.strip(), "doubt")
+        told.append(f"{kinds} of silent waits in {plural(len(waiting), 'arm')} (see below).")
+    return Point("Beware", " ".join(told), "doubt")
+
+
+def _lost_runs(scenario: ScenarioData) -> Iterator[str]:
+    """ "1 run failed", "2 runs INVALID (foreign-load)"; of those that did not come to their end once."""
+    for count, what in (
+        (sum(one.num_failed for one in scenario.series), "failed"),
+        (sum(one.num_interrupted for one in scenario.series), "interrupted"),
+    ):
+        if count:
+            yield f"{plural(count, 'run')} {what}"
+    completed = {record.run_id for one in scenario.series for record in one.records if record.is_completed}
+    broken = broken_rules(finding for one in scenario.series for finding in one.findings)
+    invalid = [rules for run_id, rules in broken.items() if run_id in completed]
+    if invalid:
+        which = ", ".join(dict.fromkeys(rule for rules in invalid for rule in rules))
+        yield f"{plural(len(invalid), 'run')} INVALID ({which})"
+
+
+def _doubted_arms(scenario: ScenarioData) -> Iterator[str]:
+    in_doubt = [rules for one in scenario.series if (rules := _rules_of_arms(one))]
+    if in_doubt:
+        which = ", ".join(dict.fromkeys(rule for rules in in_doubt for rule in rules))
+        yield f"{plural(len(in_doubt), 'arm')} in doubt: {which}"

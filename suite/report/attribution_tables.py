@@ -5,10 +5,10 @@ from __future__ import annotations
 from suite.attribution import Line as Attributed
 from suite.break_even import Cell as BreakEven
 from suite.ratios import Ratio
-from suite.report.comparison_text import METRIC_WORDS, change_text, interval_text, size_text
+from suite.report.comparison_text import METRIC_WORDS, change_text, interval_text, ratio_rounds, size_text
 from suite.report.data import ScenarioData
 from suite.report.tables import Cell, Line, Mark, Table, text
-from suite.report.wording import sample_count, undefined
+from suite.report.wording import undefined
 from suite.verdict import Word
 
 _COLUMNS = (
@@ -83,7 +83,7 @@ def _ratio_cells(ratio: Ratio | None, reason: str) -> tuple[Cell, Cell]:
     if ratio is None or ratio.mean_log is None or ratio.interval is None:
         absent = text(reason if reason.startswith(("n/a", "same")) else undefined(reason))
         return absent, absent
-    notes = "; ".join([sample_count(ratio.num_rounds, "round"), *ratio.notes])
+    notes = "; ".join([ratio_rounds(ratio), *ratio.notes])
     change = Cell((Line(change_text(ratio.mean_log), ratio.value, notes),), is_number=True)
     return change, text(interval_text(ratio.interval))
 

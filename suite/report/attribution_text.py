@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from suite.attribution import Line as Attributed
 from suite.break_even import Cell as BreakEven
-from suite.report.comparison_text import METRIC_WORDS, change_text, interval_text
-from suite.report.wording import sample_count
+from suite.case_label import case_title
+from suite.report.comparison_text import METRIC_WORDS, change_text, interval_text, ratio_rounds
 from suite.verdict import Word
 
 MAX_CELLS = 40
@@ -18,8 +18,8 @@ def lines(attributed: Sequence[Attributed]) -> list[str]:
     found: list[str] = []
     for scenario, case_id in dict.fromkeys((one.scenario, one.case_id) for one in attributed):
         of_case = [one for one in attributed if (one.scenario, one.case_id) == (scenario, case_id)]
-        label = "" if of_case[0].case_label == scenario else f" [{of_case[0].case_label}]"
-        found += ["", f"{scenario}{label}: time a token, the same steps in every arm"]
+        title = case_title(scenario, of_case[0].case_label)
+        found += ["", f"{title}: time a token, the same steps in every arm"]
         rows = [row for one in of_case if _is_told(one) for row in _text_rows(one)]
         widths = [max(len(row[column]) for row in rows) for column in range(3)] if rows else []
         found += [
@@ -92,4 +92,4 @@ def _figures(one: Attributed) -> str:
     ratio = one.ratio
     if ratio is None or ratio.value is None or ratio.interval is None:
         return "n/a"
-    return f"{ratio.value:.4f}  {interval_text(ratio.interval)}, {sample_count(ratio.num_rounds, 'round')}"
+    return f"{ratio.value:.4f}  {interval_text(ratio.interval)}, {ratio_rounds(ratio)}"

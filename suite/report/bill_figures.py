@@ -25,7 +25,8 @@ from suite.report.chart import (
     mark,
     rounded,
 )
-from suite.report.wording import number, plural
+from suite.report.comparison_text import ratio_rounds
+from suite.report.wording import count_range, number
 from suite.verdict import Word
 
 ORDER = (
@@ -251,7 +252,7 @@ def _told(move: Move) -> str:
         return _SAME
     interval = move.interval
     told = "no interval" if interval is None else f"[{_percent(interval[0])}, {_percent(interval[1])}]"
-    rounds = plural(move.line.ratio.num_rounds if move.line.ratio else 0, "round")
+    rounds = ratio_rounds(move.line.ratio)
     meaning = f"{escape(move.line.verdict.value)}: {escape(move.line.reason)}"
     return f"{_percent(move.log)} {told}, {rounds}; {meaning}"
 
@@ -261,12 +262,7 @@ def _percent(log: float) -> str:
 
 
 def _waterfall_caption(way: Sequence[Move], kind: str) -> str:
-    rounds = sorted({move.line.ratio.num_rounds for move in way if move.line.ratio is not None})
-    told = (
-        f"{rounds[0]} to {rounds[-1]} rounds"
-        if len(rounds) > 1
-        else plural(rounds[0] if rounds else 0, "round")
-    )
+    told = count_range((move.line.ratio.num_rounds for move in way if move.line.ratio is not None), "round")
     text = (
         f"Time a token on the {kind} steps of one recorded list, in percent of {way[0].source}'s; each bar "
         "goes on from where the one before ended. Whiskers: 95 % interval of that one choice, "
@@ -414,8 +410,7 @@ def _on_clock(keys: Sequence[str], costs: Sequence[AmplifiedCost]) -> go.Scatter
 def _amplified_caption(
     bills: Sequence[ArmBill], drawn: Sequence[tuple[str, AmplifiedCost]], has_one_arm: bool
 ) -> str:
-    rounds = sorted({line.cost.num_rounds for _, line in drawn if line.cost is not None})
-    told = f"{rounds[0]} to {rounds[-1]} rounds" if len(rounds) > 1 else plural(rounds[0], "round")
+    told = count_range((line.cost.num_rounds for _, line in drawn if line.cost is not None), "round")
     steps = sorted({(line.num_steps, line.step_us) for _, line in drawn})
     step = (
         f"a step takes {number(steps[0][1])} to {number(steps[-1][1])} µs"

@@ -9,8 +9,9 @@ import plotly.graph_objects as go
 
 from suite.break_even import Cell
 from suite.metrics import DEFINITIONS
-from suite.report.chart import Chart, escape, wrap
-from suite.report.wording import plural
+from suite.report.chart import Chart, Shown, escape, one_colour, wrap
+from suite.report.comparison_text import ratio_rounds
+from suite.report.wording import count_range
 from suite.verdict import Word
 
 # Dark enough for white text, and seen on white as on black paper.
@@ -100,7 +101,9 @@ def _surface(cells: Sequence[Cell], across: str, upward: str | None, further: Ma
     }
     figure = go.Figure(
         [
-            _cells_of(name, found, columns, rows)
+            one_colour(
+                f"{_MARKS[name]} {name}", COLOURS[name], columns, rows, _grid(name, found, columns, rows)
+            )
             for name in COLOURS
             if any(word(cell) == name for cell in cells)
         ]
@@ -124,35 +127,12 @@ def _surface(cells: Sequence[Cell], across: str, upward: str | None, further: Ma
     return Chart(title, _caption(cells, definition.better), figure)
 
 
-def _cells_of(
+def _grid(
     name: str, found: Mapping[tuple[str, str], Cell], columns: Sequence[str], rows: Sequence[str]
-) -> go.Heatmap:
-    """The cells of one verdict, in one colour: the others are left open."""
-    mine = {place: cell for place, cell in found.items() if word(cell) == name}
-
-    def grid(of: object) -> list[list[object]]:
-        return [
-            [of(mine[column, row]) if (column, row) in mine else None for column in columns]  # type: ignore[operator]
-            for row in rows
-        ]
-
-    return go.Heatmap(
-        x=list(columns),
-        y=list(rows),
-        z=grid(lambda cell: 1),
-        text=[[text or "" for text in row] for row in grid(_text)],
-        customdata=[[text or "" for text in row] for row in grid(_told)],
-        texttemplate="%{text}",
-        textfont={"color": "#ffffff"},
-        colorscale=[[0, COLOURS[name]], [1, COLOURS[name]]],
-        showscale=False,
-        xgap=2,
-        ygap=2,
-        hoverongaps=False,
-        name=f"{_MARKS[name]} {name}",
-        meta=f"{_MARKS[name]} {name}",
-        hovertemplate="%{customdata}<extra></extra>",
-    )
+) -> list[list[Shown | None]]:
+    """The cells of that verdict; the others are left open."""
+    mine = {place: (_text(cell), _told(cell)) for place, cell in found.items() if word(cell) == name}
+    return [[mine.get((column, row)) for column in columns] for row in rows]
 
 
 def _text(cell: Cell) -> str:
@@ -169,14 +149,13 @@ def _told(cell: Cell) -> str:
     )
     value = "n/a" if cell.value is None else f"{cell.value:.4g}"
     return (
-        f"{wrap(cell.case_label, 40)}<br>{value} {ends}, {plural(cell.ratio.num_rounds, 'round')}<br>"
+        f"{wrap(cell.case_label, 40)}<br>{value} {ends}, {ratio_rounds(cell.ratio)}<br>"
         f"{word(cell)}: {wrap(cell.reason or cell.ratio.reason or '', 48)}"
     )
 
 
 def _caption(cells: Sequence[Cell], better: str) -> str:
-    rounds = sorted({cell.ratio.num_rounds for cell in cells})
-    told = f"{rounds[0]} to {rounds[-1]} rounds" if len(rounds) > 1 else plural(rounds[0], "round")
+    told = count_range((cell.ratio.num_rounds for cell in cells), "round")
     undecided = sum(word(cell) == "cannot tell" for cell in cells)
     return (
         f"Each cell is the ratio of the two arms; {'above' if better == 'higher' else 'below'} 1 async is "

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from suite.report.chart import Chart, spread_evenly
+from suite.report.chart import spread_evenly
 from suite.report.data import ScenarioData, Series
-from suite.report.panels import Detail
+from suite.report.panels import Detail, Panel
 from suite.report.tables import Table
 from suite.report.wording import plural
 
-MOST = 4
+MIN_CASES = 4
+MAX_ARMS = 64
+"""Arms of cases in one panel: 25 cases of two arms, say."""
+MAX_NAMES = 12  # of cases that are left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,28 +48,23 @@ def titled(table: Table, one: Series) -> Table:
     return replace(table, caption=f"{table.caption}: {one.label}")
 
 
-def drawn_cases(scenario: ScenarioData, most: int = MOST) -> tuple[list[Case], str]:
-    """The first, the last and some between them, and what to say of those left out."""
+def drawn_cases(scenario: ScenarioData) -> tuple[list[Case], str]:
+    """All, or of a large sweep the first, the last and some between them; and which are left out."""
     found = cases_of(scenario)
-    drawn = [found[index] for index in spread_evenly(len(found), most)]
-    if len(drawn) == len(found):
-        return drawn, ""
-    return (
-        drawn,
-        f" {len(drawn)} of {plural(len(found), 'case')} are drawn, the first and the last among them.",
-    )
+    most_arms = max((len(case.series) for case in found), default=1)
+    kept = spread_evenly(len(found), max(MIN_CASES, MAX_ARMS // most_arms))
+    left_out = [case.label for place, case in enumerate(found) if place not in kept]
+    if not left_out:
+        return found, ""
+    told = "; ".join(left_out[:MAX_NAMES])
+    more = f"; and {len(left_out) - MAX_NAMES:,} more" if len(left_out) > MAX_NAMES else ""
+    drawn = f" {len(kept):,} of {plural(len(found), 'case')} are drawn, so that the page stays small."
+    return [found[place] for place in kept], f"{drawn} Left out: {told}{more}."
 
 
-def arms_of(cases: Sequence[Case]) -> tuple[Series, ...]:
-    return tuple(one for case in cases for one in case.series)
-
-
-def charts_and_details(
-    cases: Sequence[Case], draw: Callable[[Case], Sequence[Chart]]
-) -> tuple[tuple[Chart, ...], tuple[Detail, ...]]:
-    """The charts of a single case, or a fold for each of several, the first one open."""
-    if len(cases) == 1:
-        return tuple(draw(cases[0])), ()
-    return (), tuple(
-        Detail(case.label, tuple(draw(case)), is_open=index == 0) for index, case in enumerate(cases)
-    )
+def with_cases(panel: Panel, cases: Sequence[Case], draw: Callable[[Case], Detail]) -> Panel:
+    """The panel with what is drawn of a single case, or a fold for each of several."""
+    drawn = [draw(case) for case in cases]
+    if len(drawn) == 1:
+        return replace(panel, charts=drawn[0].charts, details=(*drawn[0].details, *panel.details))
+    return replace(panel, cases=tuple(replace(one, is_open=not place) for place, one in enumerate(drawn)))

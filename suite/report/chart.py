@@ -17,6 +17,8 @@ import numpy.typing as npt
 import plotly.graph_objects as go
 
 Values = npt.NDArray[np.float64]
+Shown = tuple[str, str]
+"""Text in a cell of a heat map, and what pointing at it tells."""
 
 # For light paper; `page` swaps in the colour of the same place in `DARK` on a dark screen.
 LIGHT = ("#0072b2", "#c14f00", "#00805c", "#a8508a", "#8a6a00", "#4d4d4d")
@@ -106,6 +108,33 @@ def mark(index: int, size: int = 10) -> dict[str, Any]:
         "color": LIGHT[index % len(LIGHT)],
         "line": {"width": 2},
     }
+
+
+def one_colour(
+    name: str,
+    colour: str,
+    columns: Sequence[str],
+    rows: Sequence[str],
+    cells: Sequence[Sequence[Shown | None]],
+) -> go.Heatmap:
+    """The cells of a heat map that have one verdict, all in one colour; None leaves a cell open."""
+    return go.Heatmap(
+        x=list(columns),
+        y=list(rows),
+        z=[[None if cell is None else 1 for cell in row] for row in cells],
+        text=[["" if cell is None else cell[0] for cell in row] for row in cells],
+        customdata=[["" if cell is None else cell[1] for cell in row] for row in cells],
+        texttemplate="%{text}",
+        textfont={"color": "#ffffff", "size": 11},
+        colorscale=[[0, colour], [1, colour]],
+        showscale=False,
+        xgap=2,
+        ygap=2,
+        hoverongaps=False,
+        name=name,
+        meta=name,
+        hovertemplate="%{customdata}<extra></extra>",
+    )
 
 
 def time_unit(largest_us: float) -> tuple[str, float]:

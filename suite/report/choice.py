@@ -13,7 +13,7 @@ from suite.report.comparison_text import METRIC_WORDS, sentences, size_text
 from suite.report.data import ScenarioData, Series
 from suite.report.point import Point
 from suite.report.tables import why_no_speed
-from suite.report.wording import listed, median, plural, quantity, sample_count, spread
+from suite.report.wording import listed, median, plural, quantity, spread
 from suite.verdict import Word
 
 THROUGHPUT = "output_throughput"
@@ -253,4 +253,4 @@ def _extremes(judged: Sequence[Series]) -> str:
 def _rate(one: Series) -> str:
     values = one.values(THROUGHPUT)
     middle = quantity(median(values), "tok/s")
-    return f"{middle} ({spread(values, 'tok/s')}, {sample_count(len(values), 'round')})"
+    return f"{middle} ({spread(values, 'tok/s')}, {one.rounds_used(THROUGHPUT)})"

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from suite.comparison import Comparison
-from suite.ratios import Interval
-from suite.report.wording import plural, sample_count
+from suite.ratios import Interval, LeftOut, Ratio
+from suite.report.wording import plural, rounds_used, sample_count
 from suite.verdict import Word
 
 MAX_SENTENCES = 3
@@ -54,9 +54,20 @@ def sentence(one: Comparison, names_case: bool) -> str:
 
 
 def _evidence(one: Comparison, interval: Interval) -> str:
-    n = sample_count(one.ratio.num_rounds, "round")
+    n = ratio_rounds(one.ratio)
     floor = "" if one.floor.value is None else f"; noise floor {size_text(one.floor.value)}"
     return f"95 % interval {interval_text(interval)}, {n}{floor}"
+
+
+def ratio_rounds(ratio: Ratio | None) -> str:
+    """Of how many pairs of rounds: "n = 6 of 8 rounds: 2 INVALID (foreign-load)"."""
+    return used_rounds(0, None) if ratio is None else used_rounds(ratio.num_rounds, ratio.left_out)
+
+
+def used_rounds(count: int, left_out: LeftOut | None) -> str:
+    if left_out is None:
+        return sample_count(count, "round")
+    return rounds_used(count, left_out.num_rounds, left_out.num_invalid, left_out.rules)
 
 
 def interval_text(interval: Interval) -> str:

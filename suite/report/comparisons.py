@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from suite.comparison import Comparison
-from suite.report.comparison_text import METRIC_WORDS, change_text, interval_text, size_text
+from suite.report.comparison_text import METRIC_WORDS, change_text, interval_text, ratio_rounds, size_text
 from suite.report.data import ScenarioData
 from suite.report.tables import Cell, Line, Mark, Table, text
-from suite.report.wording import sample_count, undefined
+from suite.report.wording import undefined
 from suite.verdict import Word
 
 _COLUMNS = (
@@ -57,7 +57,7 @@ def _verdict(one: Comparison) -> Cell:
 
 def _n(one: Comparison) -> str:
     """How many rounds, what was left out, and whether resampling says the same."""
-    notes = [sample_count(one.ratio.num_rounds, "round"), *one.ratio.notes]
+    notes = [ratio_rounds(one.ratio), *one.ratio.notes]
     if one.ratio.bootstrap is not None:
         word = "disagrees" if one.ratio.bootstrap_disagrees else "agrees"
         notes.append(f"bootstrap {word}: {interval_text(one.ratio.bootstrap)}")

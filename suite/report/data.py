@@ -16,13 +16,15 @@ import pandas as pd
 from suite.attribution import Line
 from suite.bill import ArmBill
 from suite.break_even import Cell
+from suite.case_label import case_title
 from suite.comparison import Comparison
 from suite.control import control_verdict
 from suite.metrics import CACHING_OFF, DEFINITIONS, SPECULATION_OFF, Definition, is_timed
 from suite.record import Failure, Metric, RunRecord, Status
 from suite.report.samples import with_latencies, with_step_times
+from suite.report.wording import rounds_used
 from suite.step_costs import ArmKey, StepCosts, of_arm
-from suite.validity.rule import Finding, invalid_runs
+from suite.validity.rule import Finding, broken_rules, invalid_runs
 
 
 class LoadedRun(Protocol):
@@ -115,6 +117,13 @@ class Series:
     def values(self, name: str) -> list[float]:
         """The defined values of a metric, one for each round that has one."""
         return [metric.value for metric in self.metrics(name) if metric.value is not None]
+
+    def rounds_used(self, name: str) -> str:
+        """Of how many rounds the figure of a metric is: "n = 6 of 8 rounds: 2 INVALID (foreign-load)"."""
+        broken = broken_rules(self.findings) if is_timed(name) else {}
+        bad = [rules for run in self.runs if (rules := broken.get(run.record.run_id))]
+        which = dict.fromkeys(rule for rules in bad for rule in rules)
+        return rounds_used(len(self.values(name)), len(self.runs), len(bad), tuple(which))
 
     @property
     def has_cache(self) -> bool:
@@ -275,8 +284,7 @@ def _with_attribution(
 
 
 def run_label(record: RunRecord) -> str:
-    case = "" if record.case_label == record.scenario else f" · {record.case_label}"
-    return f"{record.scenario}{case} · {record.arm} · {round_label(record)}"
+    return f"{case_title(record.scenario, record.case_label)} · {record.arm} · {round_label(record)}"
 
 
 def round_label(record: RunRecord) -> str:

@@ -28,7 +28,7 @@ from suite.report.chart import (
 )
 from suite.report.data import MeasuredRun, Series, round_label
 from suite.report.samples import CLOCKS, Samples, latency_samples, step_samples
-from suite.report.wording import median, plural, quantity
+from suite.report.wording import count_range, median, plural, quantity
 
 WHISKERS = (5, 95)
 LATENCIES = {
@@ -84,7 +84,6 @@ def throughput(series: Sequence[Series], name: str = "output_throughput") -> Cha
             hovertemplate="median %{x} tok/s<extra></extra>",
         )
     )
-    rounds = sorted({len(one.values(name)) for one in shown})
     doubted = [(key, run) for key, one in zip(keys, shown, strict=True) for run in one.invalid_runs]
     if doubted:
         figure.add_trace(_invalid_rounds(doubted, name))
@@ -93,10 +92,10 @@ def throughput(series: Sequence[Series], name: str = "output_throughput") -> Cha
         xaxis=_rate_axis([value for one in shown for value in one.values(name)]),
         yaxis=categories(keys),
     )
-    counts = " to ".join(f"{count:,}" for count in dict.fromkeys((rounds[0], rounds[-1])))
+    counts = count_range((len(one.values(name)) for one in shown), "round")
     return Chart(
         title,
-        f"Output tokens per second (tok/s); each mark is one measured round, n = {counts} for each "
+        f"Output tokens per second (tok/s); each mark is one measured round, n\u00a0=\u00a0{counts} for each "
         "line; the upright stroke is the median. The axis need not start at zero."
         + (" A cross is a round that is INVALID: it is in no figure." if doubted else ""),
         figure,

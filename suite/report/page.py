@@ -28,6 +28,7 @@ _SCRIPTS = (
     "theme.js",
     "pairs.js",
     "charts.js",
+    "cases.js",
     "tables.js",
     "downloads.js",
     "page.js",

@@ -33,6 +33,7 @@ class Detail:
     tables: tuple[Table, ...] = ()
     is_open: bool = False
     text: str = ""
+    details: tuple[Detail, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,8 @@ class Panel:
     """`id` is a key of TITLES; `lead` one sentence on what is seen.
 
     A panel with neither charts nor tables nor details has a `reason`, which stands in for them. A chart and
-    a table without data have their own. Charts stand in `num_columns` columns where the screen is wide.
+    a table without data have their own. Charts stand in `num_columns` columns where the screen is wide. Of
+    several `cases` the page shows one at a time, which its reader chooses.
     """
 
     id: str
@@ -51,10 +53,11 @@ class Panel:
     reason: str = ""
     num_columns: int = 1
     details: tuple[Detail, ...] = ()
+    cases: tuple[Detail, ...] = ()
 
     @property
     def is_empty(self) -> bool:
-        return not (self.charts or self.tables or self.details)
+        return not (self.charts or self.tables or self.details or self.cases)
 
 
 def in_order(panels: Sequence[Panel]) -> tuple[Panel, ...]:

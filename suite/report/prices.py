@@ -7,11 +7,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from suite.amplification import AmplifiedCost
-from suite.attribution import Line
+from suite.attribution import NOT_GATED, Line
 from suite.comparison import Comparison
 from suite.ratios import MIN_ROUNDS, Interval
 from suite.report.choice import ceiling_arms
-from suite.report.comparison_text import METRIC_WORDS, change_text, interval_text
+from suite.report.comparison_text import METRIC_WORDS, change_text, interval_text, ratio_rounds
+from suite.report.cost_hint import cost_time
 from suite.report.data import ScenarioData, Series
 from suite.report.point import Point
 from suite.report.wording import listed, quantity, sample_count
@@ -27,7 +28,6 @@ _ASYNC_PAIRS = (
 )
 PRICE, OVERLAP = "price of disabling async", "overlap"  # lines of the attribution
 _DECIDED = (Word.FASTER, Word.SLOWER, Word.EQUAL)
-_HOW = "To measure it:"
 _SKIPS = "On steps that hold token ids alone arm skip does without flags and merge."
 _ASYNC, _FLAG, _MERGE = "Price of disabling async", "Flag upload", "Masked merge"
 
@@ -50,7 +50,7 @@ def _of_async(scenario: ScenarioData) -> tuple[Point, ...]:
     pairs = [pair for pair in _ASYNC_PAIRS if not ceilings & set(pair)]
     not_gated = [sync for sync, fast in pairs if {sync, fast} <= arms and _ran_async(scenario, sync)]
     pairs = [pair for pair in pairs if pair[0] not in not_gated]
-    why_not = f"{listed(not_gated)} ran async: not gated for this model." if not_gated else ""
+    why_not = f"{listed(not_gated)} ran async: {NOT_GATED.removeprefix('n/a: ')}." if not_gated else ""
     found = [one for pair in pairs for one in _between(scenario.comparisons, pair)]
     if found:
         texts = [*(_told_of_async(one) for one in found[:2]), *([why_not] if why_not else [])]
@@ -89,7 +89,7 @@ def _told_of_async(one: Comparison) -> str:
     log, interval = one.ratio.mean_log, one.ratio.interval
     if one.arm == fast:  # sync over async is asked for
         log, interval = -log, Interval(-interval.high, -interval.low)
-    evidence = f"95 % interval {interval_text(interval)}, {sample_count(one.ratio.num_rounds, 'round')}"
+    evidence = f"95 % interval {interval_text(interval)}, {ratio_rounds(one.ratio)}"
     doubt = "" if _is_decided(one) else f" One cannot tell it from nothing: {one.verdict.reason}."
     return f"{sync} against {fast}: {metric} {change_text(log)} ({evidence}).{doubt}"
 
@@ -119,7 +119,7 @@ def _told_of_price(line: Line) -> str:
     where = f"On {line.kind} steps"
     if line.value is None or line.interval is None:
         return f"{where}: {line.reason.removeprefix('n/a: ')}."
-    n = sample_count(line.ratio.num_rounds if line.ratio else 0, "round")
+    n = ratio_rounds(line.ratio)
     cost = f"{_lost(math.log(line.value))}\u00a0% [{_lost(line.interval.high)}, {_lost(line.interval.low)}]"
     doubt = "" if line.verdict in _DECIDED else f"; {line.verdict.value}: {line.reason}"
     return f"{where} disabling async costs {cost} of throughput ({_parts_of(line)}{n}{doubt})."
@@ -152,7 +152,7 @@ def _told_of_line(line: Line) -> str:
     arms = f"{line.over} against {line.under}"
     if line.value is None or line.interval is None:
         return f"{line.kind} steps, {arms}: {line.reason.removeprefix('n/a: ')}."
-    n = sample_count(line.ratio.num_rounds if line.ratio else 0, "round")
+    n = ratio_rounds(line.ratio)
     doubt = "" if line.verdict in _DECIDED else f"; {line.verdict.value}"
     evidence = f"95 % interval {interval_text(line.interval)}, {n}{doubt}"
     change = change_text(math.log(line.value))
@@ -176,11 +176,11 @@ def _of_flags(scenario: ScenarioData) -> Point:
     if _is_measured(attributed):
         return _of_lines(_FLAG, attributed)
     if counted := _uploads_flags(scenario):
-        return Point(_FLAG, f"{counted} {_HOW}", "doubt", _command(scenario))
+        return Point(_FLAG, f"{counted} {_how(scenario)}", "doubt", _command(scenario))
     if _counts_bytes(scenario):
         why = "" if _has_supplied_rows(scenario) else ": no request brings embeddings"
         return Point(_FLAG, f"No arm uploads flags here{why}.")
-    return Point(_FLAG, f"Not measured. {_HOW}", "doubt", _command(scenario))
+    return Point(_FLAG, f"Not measured. {_how(scenario)}", "doubt", _command(scenario))
 
 
 def _of_merge(scenario: ScenarioData) -> tuple[Point, ...]:
@@ -195,11 +195,16 @@ def _of_merge(scenario: ScenarioData) -> tuple[Point, ...]:
         return (replace(told, text=f"{told.text} {_SKIPS}"),)
     if not _uploads_flags(scenario):
         return ()
-    return (Point(_MERGE, f"Not measured. {_HOW}", "doubt", _command(scenario)),)
+    return (Point(_MERGE, f"Not measured. {_how(scenario)}", "doubt", _command(scenario)),)
 
 
 def _command(scenario: ScenarioData) -> str:
     return f"python -m suite cost {scenario.file}"
+
+
+def _how(scenario: ScenarioData) -> str:
+    time = cost_time(scenario)
+    return f"To measure it, {time}:" if time else "To measure it:"
 
 
 def _lines(scenario: ScenarioData, spans: Sequence[str]) -> list[tuple[str, AmplifiedCost]]:

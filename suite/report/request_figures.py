@@ -27,7 +27,7 @@ from suite.report.chart import (
 )
 from suite.report.data import MeasuredRun, Series
 from suite.report.figures import middle_run
-from suite.report.wording import number
+from suite.report.wording import count_range, number
 
 NS_PER_S = 1e9
 NAMES = {
@@ -291,14 +291,13 @@ def goodput(labelled: Labelled, gates: Mapping[str, float], command: str) -> Cha
         xaxis={"title": {"text": "% of requests"}, "range": [-2, 103]},
         yaxis=categories(keys),
     )
-    counts = sorted({len(met) for _, _, met in drawn})
-    told = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
+    told = count_range((len(met) for _, _, met in drawn), "request")
     rates = ", ".join(
         f"{label} {number(rate)}" for label, one, _ in drawn if (rate := _good_rate(one)) is not None
     )
     return Chart(
         title,
-        f"Percent of requests; n\u00a0=\u00a0{told} requests of each arm, all measured rounds; a request "
+        f"Percent of requests; n\u00a0=\u00a0{told} of each arm, all measured rounds; a request "
         "that failed meets none, and one of a single output token has no time per output token and is held "
         "to the other "
         f"gates.{f' Goodput in requests a second, medians over rounds: {rates}.' if rates else ''}",

@@ -26,7 +26,7 @@ from suite.report.chart import (
 from suite.report.data import Series
 from suite.report.samples import step_samples
 from suite.report.span_tables import LANE_NAMES, tables_of
-from suite.report.wording import plural
+from suite.report.wording import count_range, plural
 
 MAX_SPANS = 5  # of a stacked bar; what is left is "other"
 MAX_BOXES = 16  # spans with a box each
@@ -93,9 +93,8 @@ def _absent(names: Sequence[str]) -> str:
 
 def _counts(found: Sequence[_Kind]) -> str:
     """ "n = 20 steps of each arm"; the least and the most where they differ."""
-    counts = sorted({one.num_steps for one in found})
-    told = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
-    return f"n\u00a0=\u00a0{told} steps of each arm, of one run with instruments"
+    told = count_range((one.num_steps for one in found), "step")
+    return f"n\u00a0=\u00a0{told} of each arm, of one run with instruments"
 
 
 # What makes a step long
@@ -255,12 +254,11 @@ def wall_times(series: Sequence[Series], kind: str) -> Chart:
         xaxis={"title": {"text": "ms a step"}, "rangemode": "tozero", "nticks": 6},
         yaxis=categories(keys),
     )
-    counts = sorted({values.size for _, values in drawn})
-    told = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
+    told = count_range((values.size for _, values in drawn), "step")
     absent = [f"{one.arm} ({samples.reason})" for one, samples in found if not samples.num]
     return Chart(
         title,
-        f"Milliseconds from the end of the step before; n\u00a0=\u00a0{told} steps of each arm, all "
+        f"Milliseconds from the end of the step before; n\u00a0=\u00a0{told} of each arm, all "
         f"measured rounds, without instruments. {_BOX}{_absent(absent)}",
         figure,
     )
@@ -308,11 +306,10 @@ def durations(one: Series, kind: str) -> Chart:
         xaxis=log_axis("µs", "~s", min(lows), max(row.p95_us for row in rows)),
         yaxis=categories([_key(row) for row in rows]),
     )
-    counts = sorted({row.num_spans for row in rows})
-    told = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
+    told = count_range((row.num_spans for row in rows), "span")
     return Chart(
         title,
-        f"Microseconds (µs) of single spans, without what lies within them; n\u00a0=\u00a0{told} spans of "
+        f"Microseconds (µs) of single spans, without what lies within them; n\u00a0=\u00a0{told} of "
         f"each name in {plural(found[0].num_steps, 'step')}. {_BOX} Those that take most of a step are "
         "drawn; the table has all.",
         figure,

@@ -17,7 +17,7 @@ from suite.comparison import Comparison
 from suite.metrics import STEP_KINDS, least_samples
 from suite.ratios import factor
 from suite.record import Status, TokenVerdict
-from suite.report.comparison_text import METRIC_WORDS
+from suite.report.comparison_text import METRIC_WORDS, ratio_rounds
 from suite.report.data import ReportData, ScenarioData, Series, round_label
 from suite.report.figures import buffers, upload_totals, why_no_steps
 from suite.report.samples import CLOCKS, HASH, step_samples
@@ -155,7 +155,7 @@ def metric_cell(one: Series, metrics: Sequence[tuple[str, str]]) -> Cell:
         value = median(values)
         shown = f"{word} {quantity(value, unit)}".lstrip()
         lines.append(Line(shown, value, spread(values, unit) + _thin(one, name)))
-    n = sample_count(len(values), "round")
+    n = one.rounds_used(name)
     if unit == "ms":
         n += f", {plural(sum(found.num_samples for found in one.metrics(name)), 'sample')}"
     return Cell((*lines, Line("", note=n)), is_number=True)
@@ -258,7 +258,7 @@ def _ratio_line(found: Comparison) -> Line:
     if ratio.value is None or ratio.interval is None:
         return Line(word, note=found.verdict.reason)
     low, high = (factor(end) or 0.0 for end in (ratio.interval.low, ratio.interval.high))
-    n = sample_count(ratio.num_rounds, "round")
+    n = ratio_rounds(ratio)
     metric = METRIC_WORDS.get(found.metric, found.metric)
     return Line(f"{ratio.value:.3f} {word}", ratio.value, f"{low:.3f} to {high:.3f}, {n}, {metric}")
 
@@ -401,7 +401,7 @@ def all_metrics(scenario: ScenarioData) -> Table:
         rows.append((text(name), text(" / ".join(sorted(units))), *cells))
     columns = ("Metric", "Unit", *(one.label for one in series))
     reason = "" if rows else undefined("no measured run completed")
-    note = "Median over measured rounds; n = rounds."
+    note = "Median over measured rounds."
     return Table("Every metric", columns, tuple(rows), reason, note)
 
 
@@ -410,7 +410,7 @@ def _plain_metric(one: Series, name: str) -> Cell:
     if not values:
         return text(undefined(one.reason(name)))
     value = median(values)
-    return Cell((Line(number(value), value, f"n = {len(values)}"),), is_number=True)
+    return Cell((Line(number(value), value, one.rounds_used(name)),), is_number=True)
 
 
 # requests

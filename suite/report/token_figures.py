@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from suite.report.chart import Chart, categories, distinct, escape, height_of
+from suite.report.chart import Chart, categories, distinct, escape, height_of, one_colour
 from suite.report.data import Series, round_label
 from suite.report.wording import plural
 
@@ -131,34 +131,17 @@ def _chosen(drawn: Sequence[_Requests]) -> list[str]:
 def _cells(
     name: str, drawn: Mapping[str, _Requests], chosen: Sequence[str], keys: Sequence[str]
 ) -> go.Heatmap:
-    """The cells of one verdict, in one colour: the others are left open."""
-    rows = [
+    """Those of one verdict; the others are left open."""
+    cells = [
         [
-            (request, tokens) if (tokens := requests.get(request)) and tokens.verdict == name else None
+            (MARKS[name], _told(arm, request, tokens))
+            if (tokens := requests.get(request)) and tokens.verdict == name
+            else None
             for request in chosen
         ]
-        for requests in drawn.values()
+        for arm, requests in drawn.items()
     ]
-    return go.Heatmap(
-        x=_columns(chosen)[0],
-        y=list(keys),
-        z=[[None if cell is None else 1 for cell in row] for row in rows],
-        text=[["" if cell is None else MARKS[name] for cell in row] for row in rows],
-        customdata=[
-            ["" if cell is None else _told(arm, *cell) for cell in row]
-            for arm, row in zip(drawn, rows, strict=True)
-        ],
-        texttemplate="%{text}",
-        textfont={"color": "#ffffff", "size": 11},
-        colorscale=[[0, COLOURS[name]], [1, COLOURS[name]]],
-        showscale=False,
-        xgap=1,
-        ygap=2,
-        hoverongaps=False,
-        name=f"{MARKS[name]} {name}",
-        meta=f"{MARKS[name]} {name}",
-        hovertemplate="%{customdata}<extra></extra>",
-    )
+    return one_colour(f"{MARKS[name]} {name}", COLOURS[name], _columns(chosen)[0], keys, cells)
 
 
 def _told(arm: str, request: str, tokens: _Tokens) -> str:

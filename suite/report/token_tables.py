@@ -15,7 +15,7 @@ from suite.report.wording import undefined
 MAX_ROWS = 40
 _CAPTION = "First divergence: the tokens around it"
 _COLUMNS = ("Case", "Arm", "Request", "Round", "Output token", "Expected ids", "Ids that came", "Text")
-NO_TEXT = "only ids are recorded"
+NO_TEXT = "only ids are recorded"  # of a model without a tokenizer, and in older result files
 
 
 def divergences(scenario: ScenarioData) -> Table:
@@ -26,7 +26,7 @@ def divergences(scenario: ScenarioData) -> Table:
     note = (
         "From two tokens before the first wrong one to two after it, which is in brackets. Expected: what "
         "the reference gives after the run's own tokens before it, so that later ids need not be wrong "
-        f"because an earlier one is. Text: {NO_TEXT}; the tiny models have no tokenizer."
+        "because an earlier one is. Text: by the tokenizer in the checkpoint's folder; the presets have none."
     )
     if len(rows) > MAX_ROWS:
         note += f" {MAX_ROWS} of {len(rows):,} rows are shown; requests/*.parquet have all."
@@ -65,8 +65,24 @@ def _row(one: Series, run: MeasuredRun, request_id: str, row: pd.Series[Any]) ->
         Cell((Line(f"{index:,}", index),), is_number=True),
         text(expected),
         text(came),
-        text(undefined(NO_TEXT)),
+        _texts(row, index),
     )
+
+
+def _texts(row: pd.Series[Any], index: int) -> Cell:
+    """Expected above what came, the token at an index in brackets; reasons where there is no text."""
+    sides: list[Any] = [row.get("expected_texts"), row.get("produced_texts")]
+    if any(pieces is None or isinstance(pieces, float) for pieces in sides):
+        return text(undefined(NO_TEXT))
+    place = index - int(row["expected_from"])
+    expected, came = (_in_brackets(pieces, place) for pieces in sides)
+    return Cell((Line(f"expected: {expected}"), Line(f"came: {came}")))
+
+
+def _in_brackets(pieces: Sequence[str], place: int) -> str:
+    """ "“ is[ Paris],”": spaces belong to the pieces, and are seen."""
+    shown = (f"[{piece}]" if here == place else piece for here, piece in enumerate(pieces))
+    return f"“{''.join(shown)}”"
 
 
 def _around(row: pd.Series[Any], index: int) -> tuple[str, str]:

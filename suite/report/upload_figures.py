@@ -24,7 +24,7 @@ from suite.report.chart import (
 )
 from suite.report.data import Series
 from suite.report.figures import buffers, upload_totals, why_no_steps
-from suite.report.wording import number, plural
+from suite.report.wording import count_range, number, plural
 
 MAX_BUFFERS = 6  # with a mark each; the smallest are left to the table
 MAX_ARMS = 6  # lines of one chart
@@ -49,13 +49,12 @@ def by_buffer(series: Sequence[Series], kind: str) -> Chart:
         xaxis=log_axis("B a step", "~s", min(values), 1.3 * max(values)),
         yaxis=categories(list(keys.values())),
     )
-    counts = sorted({int(totals[arm]["num_steps"].to_dict()[kind]) for arm in means})
-    told = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
+    told = count_range((int(totals[arm]["num_steps"].to_dict()[kind]) for arm in means), "step")
     left = sorted({name for of_arm in means.values() for name in of_arm} - set(names))
     small = f" Smaller ones are not drawn: {', '.join(left)}." if left else ""
     return Chart(
         title,
-        f"Mean bytes (B), host to device, counted at the copies; n\u00a0=\u00a0{told} steps of each arm, "
+        f"Mean bytes (B), host to device, counted at the copies; n\u00a0=\u00a0{told} of each arm, "
         "all measured rounds. The upright stroke is the sum. An arm without a mark uploads nothing of "
         f"it.{small}",
         figure,
@@ -230,13 +229,13 @@ def bandwidth(series: Sequence[Series]) -> Chart:
         xaxis=log_axis("GB/s", "~r", min(values), max(values)),
         yaxis=categories(keys),
     )
-    counts = [share.n for _, share in found]
+    told_steps = count_range((share.n for _, share in found), "step")
     caveats = dict.fromkeys(one.costs.caveat for one in series if one.costs and one.costs.caveat)
     told = "".join(f" {text[:1].upper()}{text[1:]}." for text in caveats)
     return Chart(
         title,
         "Gigabytes a second (GB/s), a mark for each arm; the ceiling is as many pinned copies of the same "
-        f"size alone (`suite micro`). n\u00a0=\u00a0{min(counts):,} to {max(counts):,} steps for each mark, "
+        f"size alone (`suite micro`). n\u00a0=\u00a0{told_steps} for each mark, "
         "one run with instruments. Small copies cannot come near: what they cost is the copy, not its "
         f"bytes.{told}",
         figure,

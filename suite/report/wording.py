@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -42,6 +42,30 @@ def plural(count: int, noun: str) -> str:
 def sample_count(count: int, noun: str) -> str:
     """ "n = 5 rounds", in one piece."""
     return f"n\u00a0=\u00a0{plural(count, noun)}"
+
+
+def count_range(counts: Iterable[int], noun: str) -> str:
+    """ "5 rounds", or "3 to 5 rounds" where counts differ; of none "0 rounds"."""
+    known = sorted(counts) or [0]
+    low, high = known[0], known[-1]
+    return plural(low, noun) if low == high else f"{low:,} to {plural(high, noun)}"
+
+
+def rounds_used(count: int, num_rounds: int, num_invalid: int, rules: Sequence[str]) -> str:
+    """ "n = 6 rounds", or "n = 6 of 8 rounds: 2 INVALID (foreign-load)" where some count for nothing."""
+    if not num_invalid:
+        return sample_count(count, "round")
+    invalid = f"{num_invalid:,}\u00a0INVALID ({', '.join(rules)})"
+    return f"n\u00a0=\u00a0{count:,} of {plural(num_rounds, 'round')}: {invalid}"
+
+
+def about(seconds: float) -> str:
+    """A time to come, roughly: "about 40 s", "about 3 min", "about 1.5 h"."""
+    if seconds < 90:
+        return f"about {max(10, 10 * math.ceil(seconds / 10))}\u00a0s"
+    if seconds < 5400:
+        return f"about {math.ceil(seconds / 60)}\u00a0min"
+    return f"about {math.ceil(seconds / 360) / 10:g}\u00a0h"
 
 
 def spread(values: Sequence[float], unit: str) -> str:

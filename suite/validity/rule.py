@@ -35,6 +35,10 @@ class Rule:
     is_fault: bool = False
 
 
+Broken = Mapping[str, tuple[str, ...]]
+"""run_id -> the rules it broke, for which it is INVALID and enters no figure."""
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """A rule that a run broke: `message` holds what was seen."""
@@ -217,6 +221,13 @@ def broken(rule: str, run: RunRecord, message: str) -> Finding:
 
 def invalid_runs(findings: Iterable[Finding]) -> frozenset[str]:
     """The ids of the runs that enter no figure; a rule that is unknown by now counts as well."""
-    return frozenset(
-        finding.run_id for finding in findings if finding.rule not in RULES or RULES[finding.rule].is_of_run
-    )
+    return frozenset(broken_rules(findings))
+
+
+def broken_rules(findings: Iterable[Finding]) -> Broken:
+    """Of the runs that enter no figure."""
+    found: dict[str, tuple[str, ...]] = {}
+    for finding in findings:
+        if finding.rule not in RULES or RULES[finding.rule].is_of_run:
+            found[finding.run_id] = tuple(dict.fromkeys((*found.get(finding.run_id, ()), finding.rule)))
+    return found

@@ -15,6 +15,7 @@ from suite.bill import ArmBill
 from suite.comparison import compare
 from suite.ratios import ratio_of_logs
 from suite.report.data import ReportData, from_loaded
+from suite.validity.rule import Finding
 from suite.verdict import Floor, Word
 
 ARMS = ("gated", "refresh", "async-rows", "skip")
@@ -41,7 +42,8 @@ def compared(loaded: FakeLoaded) -> ReportData:
         for run in runs
         if run.arm == first and not run.is_warmup
     ]
-    return from_loaded(loaded, comparisons=compare([*runs, *again], {}))
+    findings = [Finding(**item) for item in (loaded.summary or {}).get("findings", ())]
+    return from_loaded(loaded, comparisons=compare([*runs, *again], {}, findings))
 
 
 def estimate(mean_us: float, half_us: float) -> Estimate:

@@ -258,6 +258,22 @@ def test_a_run_with_other_steps_is_not_held_against_the_rest() -> None:
     assert all(line.cost is not None and line.cost.mean_us == pytest.approx(2, abs=1e-3) for line in lines)
 
 
+def test_what_is_repeated_in_a_lead_in_step_is_in_no_line() -> None:
+    lead_in = frozenset(range(1, len(KINDS), 4))  # every other mixed step
+
+    def time_us(run: AmplifiedRun, step_id: int, kind: str) -> float:
+        return 5000 + 90 * run.k(FLAGS, step_id) if step_id in lead_in else 1000 + 2 * run.k(FLAGS, step_id)
+
+    runs = [replace(run, lead_in=lead_in) for run in rounds_of(5, time_us)]
+    lines = {line.kind: line for line in amplified_costs(runs, None, (), [FLAGS])}
+    for line in lines.values():
+        assert line.cost is not None and line.cost.mean_us == pytest.approx(2, abs=1e-3)
+        assert line.step_us == pytest.approx(1002, rel=1e-3)
+    assert (lines["mixed"].num_steps, lines["decode"].num_steps) == (5, 10)
+    billed = {line.kind: line for line in amplified_costs(rounds_of(5, time_us), None, (), [FLAGS])}
+    assert billed["mixed"].step_us > 1500  # what it was while they were counted
+
+
 def test_device_and_enqueue_time_come_from_the_instrumented_run_by_kind_of_step() -> None:
     steps = steps_of(lambda _id, _kind: 1000, ("prefill", "mixed", "decode", "decode"))
     spans = [

@@ -21,6 +21,7 @@ from suite.comparison import (
     primary_metrics,
 )
 from suite.metrics import empty_metrics
+from suite.ratios import LeftOut
 from suite.record import Status
 from suite.report.comparison_text import sentences
 from suite.store import to_json
@@ -141,10 +142,8 @@ def test_an_invalid_run_leaves_with_its_pair_and_that_is_told():
     few = Finding("ids-r9", "too-few-rounds", "few", "use more", True)
     (one,) = compare(runs, DESIGN, [odd, few])
     assert one.ratio.num_rounds == 9
-    assert one.ratio.notes == (
-        "1 run left out: it is INVALID",
-        "1 round left out: only one of the two has it",
-    )
+    assert one.ratio.notes == () and one.ratio.left_out == LeftOut(10, 1, ("off-schedule",))
+    assert one.document()["notes"] == ["1 of 10 rounds INVALID (off-schedule)"]
 
 
 def test_holm_counts_the_arms_of_a_case_and_no_arm_of_another():

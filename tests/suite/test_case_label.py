@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from suite.case_label import case_label
+from suite.case_label import case_label, case_title
 
 LONG = {"temperature": 0.8, "top_p": 0.95, "repetition_penalty": 1.1, "presence_penalty": 0.2, "logprobs": 3}
 
@@ -23,6 +23,11 @@ LONG = {"temperature": 0.8, "top_p": 0.95, "repetition_penalty": 1.1, "presence_
 def test_a_short_value_is_written_in_full(value: object, text: str) -> None:
     key = "traffic.sampling"
     assert case_label({key: value}, {key: [value]}) == f"sampling={text}"
+
+
+def test_a_title_is_the_scenario_and_what_is_swept_in_brackets() -> None:
+    assert case_title("smoke", "ratio=0.5") == "smoke [ratio=0.5]"
+    assert case_title("smoke", "smoke") == "smoke"
 
 
 def test_a_long_mapping_shows_its_first_items_and_its_place_in_the_sweep() -> None:

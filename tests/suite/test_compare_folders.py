@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -191,6 +192,43 @@ def test_the_page_is_whole_works_offline_and_has_what_differs_first(base, slow):
     parser = _Balance()
     parser.feed(page)
     assert parser.open == []
+
+
+def test_the_page_names_both_runs_and_gives_each_reason_once(base, slow, tmp_path):
+    few = write_folder(tmp_path / "few", experiment(3, num_rounds=3, ids=1.1))
+    page = invoke("compare", base, few, "--fail-on", "output_throughput<-3%", "--format", "html").stdout
+    for reason in ("10 and 3 rounds", "3 and 10 rounds", "A/A: cannot tell"):
+        assert page.count(reason) <= 1
+    assert page.count("at least 5 of each are needed") == 1
+    title = page[page.index("<title>") : page.index("</title>")]
+    assert f"B {few.name} (commit aaaaaaaaaaaa) against A {base.name} (commit aaaaaaaaaaaa)" in title
+    assert f"<li>A, the base: {base.name} (commit aaaaaaaaaaaa)</li>" in page and "A (base)" in page
+    numbers = set(re.findall(r"\[(\d+)\]", page))
+    why = page[page.index("Why: the numbers in brackets") :]
+    assert numbers and all(f'<span class="line">[{number}]</span>' in why for number in numbers)
+
+
+def test_a_baseline_is_called_by_the_ref_it_was_asked_for(tmp_path):
+    folders = [
+        write_folder(
+            tmp_path / side,
+            experiment(seed, ids=1.1),
+            invocation={"interleaved": {"id": "1", "side": side, "ref": "v1.2", "commit": "a" * 40}},
+        )
+        for seed, side in ((1, "baseline"), (2, "head"))
+    ]
+    page = invoke("compare", *folders, "--format", "html").stdout
+    assert "<li>A, the base: v1.2 (commit aaaaaaaaaaaa)</li>" in page
+    assert f"<li>B: {folders[1].name} (commit aaaaaaaaaaaa)</li>" in page
+
+
+def test_a_compared_side_says_how_many_of_its_rounds_are_invalid(base, tmp_path):
+    slow = write_folder(tmp_path / "slow", experiment(2, sync_ids=0.9, ids=1.1))
+    finding = {"run_id": "ids-r3", "rule": "noise", "message": "a", "remedy": "b", "is_timing": True}
+    (slow / "summary.json").write_text(json.dumps({"status": "completed", "findings": [finding]}))
+    told = "n = 9 of 10 rounds: 1 INVALID (noise)"
+    assert invoke("compare", base, slow).stdout.count(told) == 1
+    assert invoke("compare", base, slow, "--format", "html").stdout.replace("\u00a0", " ").count(told) == 1
 
 
 class _Balance(HTMLParser):

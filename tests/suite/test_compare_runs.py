@@ -94,7 +94,8 @@ def test_runs_that_broke_a_rule_or_did_not_finish_do_not_enter():
     few = Finding("sync-ids-r1", "too-few-rounds", "seen", "remedy", True)
     (one,) = compare_sides(side("base", experiment(1)), [side("head", head, [finding, few])]).differences
     assert (one.ratio.num_rounds, one.ratio.num_under) == (8, 10)
-    assert one.ratio.notes == ("1 run left out: it is INVALID",)
+    assert one.notes == ("head: 1 of 9 rounds INVALID (off-schedule)",)
+    assert one.document()["notes"] == list(one.notes)
     (one,) = compare_sides(side("base", experiment(1), [finding]), [side("head", experiment(2))]).differences
     assert (one.ratio.num_rounds, one.ratio.num_under) == (10, 9)
 

@@ -25,7 +25,7 @@ from suite.cost import CostLimits, CostSchedule, cost_plan, repeats_of
 from suite.errors import SuiteError
 from suite.plan import Options
 from suite.progress import LineProgress, make_console
-from suite.record import Status
+from suite.record import Status, StepListRecord
 from suite.repeatable import repeatable_spans
 from suite.report.bill_tables import bill
 from suite.report.data import Series
@@ -122,6 +122,13 @@ def test_a_span_is_repeated_until_it_is_a_tenth_of_the_step_where_it_weighs_most
     assert repeats_of(longer_in_mixed, spans(10), FLAGS) == 11
 
 
+def test_a_lead_in_step_does_not_decide_how_often_to_repeat() -> None:
+    mixed = [replace(step, kind="mixed") if step.step_id in (3, 4) else step for step in steps()]
+    heavy = [*spans(10), *(Span(step_id, FLAGS, "compute", 0, 400_000) for step_id in (3, 4))]
+    assert repeats_of(mixed, heavy, FLAGS) == 2
+    assert repeats_of(mixed, heavy, FLAGS, lambda step_id: step_id in (3, 4)) == 11
+
+
 def test_how_often_to_repeat_is_known_in_a_moment_however_many_steps_there_are() -> None:
     many = 5000
     begin_s = time.perf_counter()
@@ -192,10 +199,11 @@ def test_after_a_failed_run_nothing_more_is_asked_for(scenario, tmp_path, fails_
 # The bill
 
 
-def bill_of(num_rounds: int, cost_us: float, spans_of=lambda _: spans(4), findings=()):
+def bill_of(num_rounds: int, cost_us: float, spans_of=lambda _: spans(4), findings=(), step_list=None):
     draw = random.Random(4)
     kept = {"seen": steps()}
-    runs = [make_run(run_id="seen", arm="refresh", instrument="events", repeats={FLAGS: 1, MERGE: 1})]
+    first = {"repeats": {FLAGS: 1, MERGE: 1}, "step_list": step_list}
+    runs = [make_run(run_id="seen", arm="refresh", instrument="events", **first)]
     for number in range(num_rounds):
         for index, of_run in enumerate(shuffled_turns([NO_REPEATS, (FLAGS, 101)], draw)):
             name = f"a{number}-{index}"
@@ -204,7 +212,7 @@ def bill_of(num_rounds: int, cost_us: float, spans_of=lambda _: spans(4), findin
                 time_us=1000 + number,
             )
             given = {"round": number, "repeats": {FLAGS: 101}, "turns": of_run, "scheduling": "sync"}
-            runs.append(make_run(run_id=name, arm="refresh", **given))
+            runs.append(make_run(run_id=name, arm="refresh", step_list=step_list, **given))
     (made,) = arm_bills(runs, kept.__getitem__, spans_of, findings)
     return made
 
@@ -221,6 +229,15 @@ def test_a_bill_has_the_cost_in_place_beside_the_devices_own_time() -> None:
     (told,) = [line for line in document["lines"] if line["kind"] == "decode"]
     assert told["is_decided"] and told["ks"] == [1, 101] and told["device_us"] == 4.0
     assert told["enqueue_us"] is None and "one message" in told["enqueue_reason"]
+
+
+def test_the_lead_in_of_a_list_of_steps_is_in_no_line_and_that_is_said() -> None:
+    listed = StepListRecord(hash="00", num_steps=9, lead_in=((1, 3), (5, 6)), commands={})
+    whole, bill = bill_of(6, 2.0), bill_of(6, 2.0, step_list=listed)
+    counts = [next(line.num_steps for line in one.lines if line.kind == "decode") for one in (whole, bill)]
+    assert counts[0] - counts[1] == 3
+    assert "3 steps of the list only bring rows as far as decoding: they are in no line" in bill.notes
+    assert not any("decoding" in note for note in whole.notes)
 
 
 def test_too_few_rounds_cannot_tell_and_have_an_upper_bound() -> None:

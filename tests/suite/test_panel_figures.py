@@ -27,6 +27,7 @@ from suite.report import (
     token_tables,
     upload_figures,
 )
+from suite.report import cases as case_drawing
 from suite.report.cases import drawn_cases, in_order
 from suite.report.chart import Chart
 from suite.report.data import ScenarioData, Series, from_loaded
@@ -432,7 +433,7 @@ def test_goodput_is_the_share_of_requests_that_meet_each_gate() -> None:
     traces = figure_of(chart).data
     share = 100 * float((requests["ttft_ms"] <= limit).mean())
     assert [trace.x[0] for trace in traces] == pytest.approx([share, 100, share])
-    assert "20 requests" in chart.caption
+    assert "20\u00a0requests" in chart.caption
 
 
 def test_a_request_of_one_token_is_held_to_the_other_gates() -> None:
@@ -547,6 +548,21 @@ def test_the_tokens_around_the_first_wrong_one_stand_beside_the_expected_ones() 
     ]
 
 
+def test_where_texts_were_recorded_they_stand_beside_the_ids() -> None:
+    data = scenario(arms=("stale",), num_rounds=1, num_requests=1)
+    texts = {
+        "expected_texts": [(" of", " France", " is <b>", " Paris", ".")],
+        "produced_texts": [(" of", " France", " are", " is", ".")],
+    }
+    ids = {"expected_from": [3], "expected_ids": [(3, 4, 99, 6, 7)]}
+    one = with_tokens(data.series[0], first_wrong=pd.array([5], dtype="Int64"), **ids, **texts)
+    (row,) = token_tables.divergences(replace(data, series=(one,))).rows
+    assert [line.text for line in row[-1].lines] == [
+        "expected: “ of France[ is <b>] Paris.”",
+        "came: “ of France[ are] is.”",
+    ]
+
+
 def test_older_files_have_the_tokens_that_came_and_say_so() -> None:
     cells = divergence_cells(expected_from=[None], expected_ids=[None])
     assert cells[4:6] == ["n/a: not in these result files", "3 4 [5] 6 7"]
@@ -568,11 +584,31 @@ def test_arms_stand_as_the_scenario_names_them_whatever_the_order_of_the_rounds(
     ]
 
 
-def test_of_many_cases_the_first_and_the_last_are_drawn_and_it_is_said() -> None:
-    data = scenario(cases=[f"ratio={number}" for number in range(9)], num_rounds=1, num_requests=2)
-    drawn, told = drawn_cases(data)
-    assert [case.label for case in drawn] == ["ratio=0", "ratio=3", "ratio=5", "ratio=8"]
-    assert "4 of 9\u00a0cases are drawn" in told
+def sweep_of(num_cases: int, *of_arms: str) -> ScenarioData:
+    cases = [f"ratio={number}" for number in range(num_cases)]
+    return scenario(cases=cases, arms=of_arms, num_rounds=1, num_requests=2, num_steps=8, has_warmup=False)
+
+
+def test_every_case_of_a_sweep_is_drawn_and_one_of_them_open() -> None:
+    data = sweep_of(9, "ids")
+    assert [len(part) for part in drawn_cases(data)] == [9, 0]
+    for panel in scenario_panels.of_scenario(data, 200):
+        if panel.id in ("panel-bill", "panel-spans", "panel-timeline", "panel-uploads", "panel-tokens"):
+            assert [one.label for one in panel.cases] == [f"ratio={number}" for number in range(9)]
+            assert [one.is_open for one in panel.cases] == [True] + 8 * [False]
+            assert "drawn" not in panel.lead
+
+
+def test_of_a_sweep_too_large_to_draw_it_is_said_which_cases_are_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(case_drawing, "MAX_ARMS", 10)
+    drawn, told = drawn_cases(sweep_of(9, "ids", "sync-ids"))
+    assert [case.label for case in drawn] == ["ratio=0", "ratio=2", "ratio=4", "ratio=6", "ratio=8"]
+    assert "5 of 9\u00a0cases are drawn" in told
+    assert told.endswith("Left out: ratio=1; ratio=3; ratio=5; ratio=7.")
+    monkeypatch.setattr(case_drawing, "MAX_NAMES", 1)
+    assert drawn_cases(sweep_of(9, "ids", "sync-ids"))[1].endswith("Left out: ratio=1; and 3 more.")
 
 
 FOLDERS: Mapping[str, Callable[[], fabricate.FakeLoaded]] = {
@@ -599,7 +635,9 @@ def test_every_panel_is_drawn_or_replaced_by_its_reason(name: str) -> None:
 
 
 def charts_of(panel: Panel) -> list[Chart]:
-    return [*panel.charts, *(chart for detail in panel.details for chart in detail.charts)]
+    folds = (*panel.cases, *panel.details)
+    folds += tuple(inner for fold in folds for inner in fold.details)
+    return [*panel.charts, *(chart for fold in folds for chart in fold.charts)]
 
 
 def test_axes_have_their_units() -> None:

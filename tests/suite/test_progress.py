@@ -116,6 +116,15 @@ def test_results_show_each_arm_with_tokens_throughput_n_and_latencies(tmp_path):
     assert "\x1b" not in text and "…" not in text
 
 
+def test_rounds_that_are_invalid_are_counted_beside_those_that_are_left(tmp_path):
+    runs = [make_run([make_request()], run_id=f"r{i}", round=i) for i in range(3)]
+    finding = Finding("r1", "foreign-load", "80 % busy", "wait", True)
+    text = printed(tmp_path, runs, arms=summarise(runs, (finding,)))
+    assert "(n = 2 of 3 rounds: 1 INVALID (foreign-load))" in text
+    drift = Finding("r1", "drift", "a trend", "wait", True)
+    assert "(n=3)" in printed(tmp_path, runs, arms=summarise(runs, (drift,)))
+
+
 def test_undefined_figures_are_na_and_wrong_tokens_shout(tmp_path):
     runs = [make_run([failed_request()], run_id="r0"), make_run([make_request()], run_id="r1", num_wrong=1)]
     assert "1 of 3 tokens WRONG" in printed(tmp_path, runs)

@@ -7,13 +7,15 @@ from dataclasses import replace
 import pytest
 import report_fabrication as fabricate
 import report_situations as situations
-from cost_fabrication import line
+from cost_fabrication import line, span_row, step_costs, with_costs
 
 from suite.amplification import AmplifiedCost
+from suite.cost_time import cost_time_s
 from suite.ratios import Interval, Ratio
 from suite.report.answer import points
 from suite.report.choice import ceiling_arms
 from suite.report.comparison_text import size_text
+from suite.report.cost_hint import cost_time
 from suite.report.data import ReportData, ScenarioData, Series, from_loaded, scenario_file
 from suite.report.point import Point
 from suite.verdict import Floor, Word
@@ -211,9 +213,56 @@ def with_findings(rules: dict[str, str]) -> ScenarioData:
 
 def test_a_finding_about_all_rounds_makes_no_run_invalid() -> None:
     told = by_label(with_findings({"0": "drift"}))["Beware"].text
-    assert told == "Beware: 1 arm in doubt: drift (see below)."
+    assert told == "1 arm in doubt: drift (see below)."
     told = by_label(with_findings({"0": "drift", "1": "foreign-load"}))["Beware"].text
-    assert told == "Beware: 1 run INVALID, 1 arm in doubt: drift (see below)."
+    assert told == "1 run INVALID (foreign-load), 1 arm in doubt: drift (see below)."
+
+
+def test_a_run_that_failed_is_counted_once_and_as_that() -> None:
+    loaded = fabricate.loaded(num_rounds=2)
+    loaded.runs += fabricate.all_failed().runs
+    loaded.summary = {
+        "findings": [
+            {"run_id": run.run_id, "rule": "run-failed", "message": "", "remedy": ""}
+            for run in loaded.runs
+            if not run.is_completed
+        ]
+    }
+    assert by_label(only(from_loaded(loaded)))["Beware"].text == "3 runs failed (see below)."
+
+
+@pytest.mark.parametrize("name", sorted(situations.SITUATIONS.keys() - {"large", "hostile"}))
+def test_no_point_says_its_label_twice(name: str) -> None:
+    for scenario in situations.SITUATIONS[name]().scenarios:
+        assert [point.label for point in points(scenario) if point.text.startswith(point.label)] == []
+
+
+def two_of_eight_invalid() -> ScenarioData:
+    """Eight rounds of two arms; in two of them a run of either arm is INVALID, each for its own rule."""
+    loaded = fabricate.loaded(arms=("sync-ids", "ids"), num_rounds=8, has_warmup=False)
+    broke = {("sync-ids", 2): "foreign-load", ("ids", 5): "stolen-time"}
+    loaded.summary = {
+        "findings": [
+            {"run_id": run.run_id, "rule": rule, "message": "", "remedy": "", "is_timing": True}
+            for run in loaded.runs
+            if (rule := broke.get((run.arm, run.round)))
+        ]
+    }
+    return only(situations.compared(loaded))
+
+
+def test_the_answer_says_how_many_rounds_are_left_of_how_many_and_why() -> None:
+    told = by_label(two_of_eight_invalid())
+    assert "n = 6 of 8 rounds: 2 INVALID (foreign-load, stolen-time)" in told["How sure"].text
+    one = with_findings({"1": "foreign-load"})
+    assert "n = 1 of 2 rounds: 1 INVALID (foreign-load)" in by_label(one)["Speed"].text
+    assert "n = 2 rounds)" in by_label(with_findings({"1": "drift"}))["Speed"].text
+
+
+def test_a_round_left_out_for_one_arm_is_no_round_that_only_the_other_has() -> None:
+    (one, *_) = two_of_eight_invalid().comparisons
+    assert (one.ratio.num_rounds, one.ratio.notes) == (6, ())
+    assert one.document()["notes"] == ["2 of 8 rounds INVALID (foreign-load, stolen-time)"]
 
 
 def test_only_what_makes_a_run_invalid_is_why_it_is() -> None:
@@ -259,7 +308,7 @@ def test_without_equal_steps_the_price_is_that_of_the_arms_own_comparison(arms: 
 
 
 def ran_async(scenario: ScenarioData, arm: str) -> ScenarioData:
-    """As on a model that is not gated."""
+    """As on a model that the gate says nothing about."""
 
     def changed(one: Series) -> Series:
         records = (record.model_copy(update={"scheduling": "async"}) for record in one.records)
@@ -274,7 +323,10 @@ def ran_async(scenario: ScenarioData, arm: str) -> ScenarioData:
 
 def test_a_gated_arm_that_ran_async_is_no_price_of_disabling_async(arms: ScenarioData) -> None:
     text_model = ran_async(arms, "gated")
-    told = "gated ran async: not gated for this model."
+    told = (
+        "gated ran async: not gated for this model (the gate bars async only from multimodal models with "
+        "prompt_embeds), so async was never disabled."
+    )
     for one in (text_model, replace(text_model, comparisons=())):
         point = by_label(one)["Price of disabling async"]
         assert (point.text, point.mark, point.command) == (told, "doubt", "")
@@ -286,7 +338,7 @@ def test_of_two_pairs_the_one_that_is_not_gated_is_left_out() -> None:
     scenario = replace(scenario, comparisons=(*scenario.comparisons, replace(held, reference="sync-ids")))
     told = by_label(ran_async(scenario, "gated"))["Price of disabling async"].text
     assert "sync-ids against ids" in told
-    assert told.endswith("gated ran async: not gated for this model.")
+    assert told.endswith("so async was never disabled.")
     assert "gated against refresh" not in told
 
 
@@ -316,6 +368,21 @@ def without_bills(scenario: ScenarioData) -> ScenarioData:
     return replace(scenario, series=tuple(replace(one, bill=None) for one in scenario.series))
 
 
+def test_the_time_that_cost_takes_is_told_from_the_runs_that_were_made() -> None:
+    loaded = fabricate.loaded(cases=("a", "b"), arms=("ids", "refresh"), num_rounds=3)
+    for place, run in enumerate(loaded.runs):
+        seconds = 0.5 if run.arm == "refresh" else 9.0
+        loaded.runs[place] = run.model_copy(update={"duration_s": seconds})
+    scenario = only(from_loaded(loaded))
+    assert cost_time(scenario) == "at most about 4\u00a0min"  # two budgets: no run tells the spans of a step
+    rows = (span_row("merge"), span_row("upload.is_token_ids"), span_row("forward"))
+    series = tuple(with_costs(one, step_costs(rows)) for one in scenario.series)
+    # 2 first runs; in each of 20 rounds one that repeats each span and one that repeats none
+    assert cost_time_s(0.5, 2) == 0.5 * (2 + 20 * 3)
+    assert cost_time(replace(scenario, series=series)) == f"about {70}\u00a0s"
+    assert cost_time(replace(scenario, series=())) == ""
+
+
 def test_a_flag_upload_that_was_not_measured_says_so_and_gives_the_command(arms: ScenarioData) -> None:
     point = by_label(replace(without_bills(arms), file="scenarios/mine.yaml"))["Flag upload"]
     assert point.text == "No arm uploads flags here: no request brings embeddings."
@@ -324,7 +391,9 @@ def test_a_flag_upload_that_was_not_measured_says_so_and_gives_the_command(arms:
         frame["bytes.is_token_ids"] = 8
     loaded.environment = {"command_line": "python -m suite run a/other.yaml deep/smoke.yaml --rounds 2"}
     told = by_label(only(from_loaded(loaded)))
-    assert told["Flag upload"].text == "Not timed; refresh uploads 8 B a decode step (mean). To measure it:"
+    assert told["Flag upload"].text == (
+        "Not timed; refresh uploads 8 B a decode step (mean). To measure it, at most about 2 min:"
+    )
     assert told["Flag upload"].command == "python -m suite cost deep/smoke.yaml"
     assert told["Masked merge"].command == told["Flag upload"].command
 

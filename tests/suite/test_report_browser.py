@@ -52,7 +52,8 @@ MAX_OPENING_S = 3.0  # on a quiet machine; the test allows for others at work
 
 # Scrolls every chart on show to the screen, one after the other, until each is drawn.
 DRAW_ALL = """async () => {
-  const isDrawn = (plot) => plot.querySelector('svg.main-svg') || plot.closest('details:not([open])');
+  const isFolded = (plot) => plot.closest('details:not([open]), [hidden]');
+  const isDrawn = (plot) => plot.querySelector('svg.main-svg') || isFolded(plot);
   const deadline = Date.now() + 60_000;
   for (const plot of document.querySelectorAll('.plot')) {
     if (!isDrawn(plot)) plot.scrollIntoView();
@@ -66,7 +67,7 @@ DRAW_ALL = """async () => {
 
 # Of every chart on show: its name, the extent of what its traces drew inside it, and its width.
 EXTENTS = """() => [...document.querySelectorAll('.plot')]
-  .filter(plot => !plot.closest('details:not([open])')).map(plot => {
+  .filter(plot => !plot.closest('details:not([open]), [hidden]')).map(plot => {
   const frame = plot.getBoundingClientRect();
   const marks = [...plot.querySelectorAll('.plot-container .trace path, .plot-container .points path, '
     + '.plot-container .heatmaplayer image, .plot-container .barlayer path')]
@@ -315,6 +316,33 @@ def test_a_legend_hides_and_shows_a_curve_by_keyboard_and_by_click(
     view.close()
 
 
+@pytest.mark.parametrize("width", [1400, 400])
+def test_the_reader_chooses_a_case_of_a_sweep_by_keyboard_and_by_click(
+    browser: playwright.Browser, tmp_path: Path, width: int
+) -> None:
+    data = from_loaded(fabricate.loaded(cases=("r=1", "r=2 <b>", "r=3"), arms=("ids",), num_rounds=2))
+    view = Opened(browser, written(data, tmp_path / "cases.html"), width)
+    panel = view.page.locator("#panel-uploads")
+    select = panel.get_by_label("Case:")
+    assert select.locator("option").all_inner_texts() == ["r=1", "r=2 <b>", "r=3"]
+
+    def shown() -> list[str]:
+        view.draw()
+        folds = panel.locator(".cases > details:visible")
+        assert folds.count() == 1 and folds.locator(".plot svg.main-svg").count() > 0
+        return folds.locator("> summary").all_inner_texts()
+
+    assert shown() == ["r=1"]
+    select.focus()
+    view.page.keyboard.press("ArrowDown")
+    assert shown() == ["r=2 <b>"]
+    select.select_option(label="r=3")
+    assert shown() == ["r=3"]
+    assert view.page.locator("#panel-tokens .cases > details:visible > summary").all_inner_texts() == ["r=1"]
+    assert view.undrawn() == [] and view.complaints == []
+    view.close()
+
+
 def test_every_button_and_link_is_reached_by_keyboard(browser: playwright.Browser, arms: Path) -> None:
     view = Opened(browser, arms)
     reached = set()
@@ -456,10 +484,12 @@ def test_paper_is_light_unfolded_and_charts_fit_it(browser: playwright.Browser, 
     num_folded = view.page.locator("details:not([open])").count()
     assert num_folded > 0
     view.page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
-    assert view.page.locator("details:not([open])").count() == 0
+    folded = view.page.locator("details:not([open])")
+    num_hidden = view.page.locator("[hidden] details:not([open]), details[hidden]:not([open])").count()
+    assert folded.count() == num_hidden > 0  # the case that was not chosen
     playwright.expect(view.page.locator(".xtick text").first).to_have_css("fill", "rgb(27, 31, 36)")
     undrawn = view.page.locator(".plot").evaluate_all(
-        "all => all.filter(one => !one.querySelector('svg')).length"
+        "all => all.filter(one => !one.closest('[hidden]') && !one.querySelector('svg')).length"
     )
     assert undrawn == 0
     widths = view.page.locator(".plot svg.main-svg").evaluate_all("all => all.map(svg => svg.clientWidth)")
@@ -479,5 +509,5 @@ def test_without_javascript_the_answer_and_every_table_are_there(
     page.goto(arms.as_uri())
     assert page.locator("#answer table tbody tr").count() > 3
     assert "Charts need JavaScript" in page.locator("body").inner_text()
-    assert page.locator("button:visible").count() == 0
+    assert page.locator("button:visible, select:visible").count() == 0
     context.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import report_fabrication as fabricate
 
 from suite.comparison import compare
-from suite.report.answer import answer
+from suite.report.answer import points
 from suite.report.comparisons import table
 from suite.report.data import ReportData, from_loaded
 from suite.report.page import render
@@ -33,7 +33,7 @@ def words(cell: Cell) -> str:
 
 
 def told(data: ReportData) -> str:
-    return answer(data.scenarios[0]).replace("\u00a0", " ")
+    return " ".join(point.plain for point in points(data.scenarios[0])).replace("\u00a0", " ")
 
 
 def test_the_answer_is_on_the_arms_of_a_case_and_gives_the_interval_and_the_floor() -> None:

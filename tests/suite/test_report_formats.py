@@ -70,6 +70,16 @@ def test_findings_and_interruption_stand_in_markdown_once_each() -> None:
     assert "no run was started" in markdown.render(situations.SITUATIONS["nothing"]())
 
 
+def test_markdown_says_how_many_rounds_are_left_and_why() -> None:
+    loaded = fabricate.loaded(num_rounds=3)
+    loaded.summary = {
+        "findings": [{"run_id": loaded.runs[-1].run_id, "rule": "foreign-load", "message": "", "remedy": ""}]
+    }
+    text = markdown.render(from_loaded(loaded)).replace("\u00a0", " ")
+    assert text.count("n = 2 of 3 rounds: 1 INVALID (foreign-load)") >= 4  # the answer, and every time
+    assert "**? Beware:** 1 run INVALID (foreign-load)" in text
+
+
 def test_hostile_names_cannot_break_a_row_or_start_a_tag() -> None:
     text = markdown.render(from_loaded(fabricate.hostile()))
     assert "<" not in text and "\u2028" not in text

@@ -10,7 +10,7 @@ from report_fabrication import FakeLoaded
 
 from suite.record import Status
 from suite.report import tables
-from suite.report.answer import answer as answer_of
+from suite.report.answer import points
 from suite.report.data import ReportData, Series, from_loaded
 from suite.report.tables import Cell, Table
 from suite.report.wording import number, quantity
@@ -30,7 +30,8 @@ def only_series(loaded: FakeLoaded) -> Series:
 
 
 def answer(data: ReportData) -> str:
-    return answer_of(data.scenarios[0]).replace("\u00a0", " ")
+    """All points in one paragraph."""
+    return " ".join(point.plain for point in points(data.scenarios[0])).replace("\u00a0", " ")
 
 
 @pytest.mark.parametrize(
@@ -75,7 +76,22 @@ def test_warm_up_and_failed_runs_enter_no_figure() -> None:
     series = only_series(loaded)
     assert len(series.values("output_throughput")) == 3
     assert (series.num_warmup, series.num_failed) == (1, 1)
-    assert "Beware: 1 run failed" in answer(from_loaded(loaded))
+    assert answer(from_loaded(loaded)).endswith(" 1 run failed (see below).")
+
+
+def test_n_says_how_many_rounds_are_invalid_of_times_and_of_nothing_else() -> None:
+    loaded = fabricate.loaded(num_rounds=8, has_warmup=False)
+    loaded.summary = {
+        "findings": [
+            {"run_id": loaded.runs[place].run_id, "rule": "foreign-load", "message": "", "remedy": ""}
+            for place in (2, 5)
+        ]
+    }
+    data = from_loaded(loaded)
+    (cell,) = column(tables.verdicts(data), "Output throughput")
+    assert "n = 6 of 8 rounds: 2 INVALID (foreign-load)" in words(cell)
+    (cell,) = column(tables.more_verdicts(data.scenarios[0]), "Steps")
+    assert "n = 8 rounds" in words(cell)
 
 
 def test_the_answer_gives_tokens_and_throughput_with_n_and_spread() -> None:
@@ -388,7 +404,7 @@ def test_hits_of_prompts_not_meant_to_share_are_in_doubt_and_warned_of() -> None
     data = from_loaded(fabricate.with_features([REPEATED]))
     off, on = column(tables.more_verdicts(data.scenarios[0]), "Cache hits")
     assert off.mark == "" and on.mark == "doubt" and "? repeated prompts" in words(on)
-    assert answer(data).endswith(f"Beware of on · sync-ids: {REPEATED}.")
+    assert answer(data).endswith(f" on · sync-ids: {REPEATED}.")
 
 
 def test_each_request_shows_its_cached_tokens_and_drafts() -> None:

@@ -72,6 +72,7 @@ def test_requests_come_back_as_they_were_nulls_and_big_numbers_included(folder):
         failed_request("f"),
         make_request("g", token_ms=(), logprobs=()),
         make_request("h", first_wrong=1, expected_from=0, expected_ids=(7, 2**40)),
+        make_request("i", first_wrong=0, expected_texts=(" Łódź", "", "\u2028"), produced_texts=("🧨",)),
     ]
     folder.write_requests("r", requests)
     loaded = load_run(folder.path)
@@ -175,7 +176,7 @@ def test_tables_of_before_caching_drafts_and_logprobs_are_read_as_having_had_non
     folder.write_steps("r", [make_step(0, 0, 1)])
     later = {"steps": ["hash_ns", "num_draft_tokens", "num_accepted_tokens", "graph_rows"]}
     later["requests"] = ["num_cached_tokens", "num_drafted_tokens", "num_accepted_tokens", "logprobs"]
-    later["requests"] += ["expected_from", "expected_ids"]
+    later["requests"] += ["expected_from", "expected_ids", "expected_texts", "produced_texts"]
     for kind, names in later.items():
         path = folder.path / kind / "r.parquet"
         pq.write_table(pq.read_table(path).drop_columns(names), path)

@@ -361,6 +361,7 @@ def test_the_first_wrong_token_of_every_request_is_kept(run, monkeypatch, folder
     assert [record.first_wrong for record in records] == [2, None, 2]
     assert [record.expected_ids for record in records] == [(5, 6), None, (5, 6)]
     assert [record.expected_from for record in records] == [0, None, 0]
+    assert [record.expected_texts for record in records] == [None, None, None]  # a preset: no tokenizer
 
 
 @pytest.mark.parametrize("rotation", range(3))

@@ -7,7 +7,7 @@ const drawn = new Set();
 const hidden = new Map(); // host -> indices of traces its reader has hidden
 
 const plots = () => [...document.querySelectorAll(".plot")];
-const isVisible = (host) => !host.closest("details:not([open])");
+const isVisible = (host) => !host.closest("details:not([open]), [hidden]");
 const figureOf = (host) => JSON.parse(document.getElementById(host.dataset.figure).textContent);
 
 // Figures hold light colours; the same place of the current palette replaces each, wherever one stands.
@@ -193,12 +193,12 @@ const nearby = new IntersectionObserver((entries) => {
   drawQueue();
 }, { rootMargin: NEAR });
 
-// On paper everything is unfolded and drawn; afterwards the page is as it was.
+// On paper everything is unfolded and drawn, of a sweep the cases chosen; afterwards the page is as it was.
 let unfolded = [];
 
 function startPrinting() {
   isPrinting = true;
-  unfolded = [...document.querySelectorAll("details:not([open])")];
+  unfolded = [...document.querySelectorAll("details:not([open])")].filter((details) => !details.closest("[hidden]"));
   unfolded.forEach((details) => { details.open = true; });
   plots().filter(isVisible).forEach(draw);
 }

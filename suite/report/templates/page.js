@@ -1,3 +1,4 @@
+startCases();
 startTables();
 startDownloads();
 startTheme(redraw);
