@@ -90,6 +90,9 @@ class Commands(typer.core.TyperGroup):
         except (SuiteError, RunnerError) as error:
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(EXIT_USAGE) from None
+        except typer.BadParameter as error:
+            error.message = error.message.removeprefix("Value error, ")  # pydantic's, which typer asks
+            raise
         except KeyboardInterrupt:
             raise typer.Exit(EXIT_INTERRUPTED) from None
 
