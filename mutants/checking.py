@@ -12,6 +12,13 @@ _FIGURES = "tests/suite/test_metrics.py::"
 
 MUTANTS = (
     Mutant(
+        "an-older-model-drops-its-cache",
+        _ORACLE,
+        'return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"',
+        'return "cache"',
+        (f"{_JUDGES}test_the_cache_is_given_by_the_name_that_the_model_knows",),
+    ),
+    Mutant(
         "anything-is-a-tie",
         _ORACLE,
         "tie = ~right & (margin < TIE_MARGIN * logits.std(dim=1)) & is_known",

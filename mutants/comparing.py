@@ -131,4 +131,18 @@ MUTANTS = (
             "test_ranges_that_end_before_they_begin_are_left_out_and_told",
         ),
     ),
+    Mutant(
+        "a-copy-of-a-run-is-another-run",
+        "suite/compare_folders.py",
+        "        if one.runs and one.runs == other.runs:\n",
+        "        if False:\n",
+        ("tests/suite/test_compare_folders.py::test_a_copy_of_a_run_is_told_and_no_gate_opens_on_it",),
+    ),
+    Mutant(
+        "a-request-that-stands-twice-counts-twice",
+        "suite/vllm_requests.py",
+        "        if first != number:\n",
+        "        if False:\n",
+        ("tests/suite/test_vllm_oracle.py::test_a_bad_line_is_refused_with_file_line_key_and_rule",),
+    ),
 )

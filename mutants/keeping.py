@@ -8,6 +8,7 @@ _RESUME = "suite/resume.py"
 _RESUMED = "tests/suite/test_resume.py::"
 _KEPT = "tests/suite/test_faults_kept.py::"
 _STORE = "tests/suite/test_store.py::"
+_LIVE = "tests/suite/test_report_live.py::"
 
 MUTANTS = (
     Mutant(
@@ -53,6 +54,34 @@ MUTANTS = (
         (f"{_RESUMED}test_a_run_that_another_process_writes_is_refused",),
     ),
     Mutant(
+        "a-live-run-is-published-over",
+        "suite/commands.py",
+        "publish(path) if is_ours else publish_so_far(path)",
+        "publish(path)",
+        (f"{_LIVE}test_what_there_is_so_far_is_told_and_nothing_of_the_writers_is_touched",),
+    ),
+    Mutant(
+        "a-page-of-a-live-run-outlives-it",
+        "suite/publish.py",
+        "    folder.remove(REPORT_SO_FAR)\n",
+        "",
+        (f"{_LIVE}test_once_nobody_writes_it_any_more_it_is_made_as_ever",),
+    ),
+    Mutant(
+        "the-second-interrupt-says-nothing",
+        "suite/experiment.py",
+        "                self._say_last_words(sys.stderr)\n",
+        "                pass\n",
+        ("tests/suite/test_faults.py::test_the_second_sigint_stops_at_once",),
+    ),
+    Mutant(
+        "an-option-that-repeats-the-scenario-is-a-change",
+        _RESUME,
+        "            before = _of_all(config.scenarios, name)\n",
+        "            pass\n",
+        (f"{_RESUMED}test_an_option_that_says_what_the_scenario_said_is_no_change",),
+    ),
+    Mutant(
         "a-cut-line-is-left-in-the-file",
         _RESUME,
         "    if of_runs or len(kept) < len(loaded.runs):\n",
@@ -62,8 +91,15 @@ MUTANTS = (
     Mutant(
         "a-missing-table-is-an-empty-one",
         "suite/store.py",
-        "        if is_expected and not path.is_file():\n",
-        "        if False:\n",
+        "    if num_expected > 0 and not path.is_file():\n",
+        "    if False:\n",
+        (f"{_STORE}test_a_run_whose_table_is_gone_is_shown_with_one_finding_about_that_file",),
+    ),
+    Mutant(
+        "a-table-that-lost-its-rows-is-whole",
+        "suite/store.py",
+        "    if num_rows < num_expected:\n",
+        "    if False:\n",
         (f"{_STORE}test_a_run_whose_table_is_gone_is_shown_with_one_finding_about_that_file",),
     ),
     Mutant(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from suite.baseline import Baseline, checked_out, find_commit, own_root, used_keys
 from suite.baseline_turns import SIDES, SideName, Turns, run_together
-from suite.commands import is_doubted
+from suite.commands import is_doubted, kept_words
 from suite.compare_folders import EXIT_BROKEN, CompareOptions, compare_folders
 from suite.compare_result import RunComparison
 from suite.compare_table import print_comparison
@@ -120,7 +120,7 @@ def _run(
 def _run_sides(
     plan: Plan, sides: tuple[_Side, _Side], compare: CompareOptions, screen: Screen, is_strict: bool
 ) -> int:
-    stop = Stop()
+    stop = Stop(kept_words(sides[1].folder.path, "two sides in turns cannot be resumed: start them again"))
     with stop.on_interrupt():
         with make_progress(make_progress_console(sys.stderr), None) as shown:
             experiments = _experiments(plan, sides, shown, stop)

@@ -18,7 +18,7 @@ import typer
 from runner.core import RunnerError
 from suite.cost_time import DEFAULT_BUDGET_S
 from suite.errors import SuiteError
-from suite.standard_output import forgiving
+from suite.standard_output import READABLE, forgiving
 
 if TYPE_CHECKING:
     from suite.commands import Screen
@@ -91,6 +91,9 @@ class Commands(typer.core.TyperGroup):
         except (SuiteError, RunnerError) as error:
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(EXIT_USAGE) from None
+        except typer.BadParameter as error:
+            error.message = error.message.removeprefix("Value error, ")  # pydantic's, which typer asks
+            raise
         except KeyboardInterrupt:
             raise typer.Exit(EXIT_INTERRUPTED) from None
 
@@ -321,6 +324,7 @@ _RESUMABLE = {
     "arms": "arms",
     "rounds": "rounds",
     "overrides": "set",
+    "cuda_graphs": "set",
     "goodput": "set",
     "seed": "seed",
     "instrument": "instrument",
@@ -478,7 +482,10 @@ def report(
     ] = None,
     is_json: Json = False,
 ) -> None:
-    """Make the summary and the report of a run folder anew."""
+    """Make the summary and the report of a run folder anew.
+
+    Of a run that is still going on: what it has come to so far, in report-so-far.html.
+    """
     from suite import commands
 
     if is_json and form not in (None, ReportForm.JSON):
@@ -718,7 +725,7 @@ def _leave(code: int) -> None:
 
 
 def main() -> None:
-    """The program. A name that the terminal's encoding lacks is replaced, never an error.
+    """The program. What the terminal's encoding lacks is printed READABLE, never an error.
 
     Output that nobody takes is no error of the program's: a closed stream is let be, a full disk is told.
     """
@@ -726,7 +733,7 @@ def main() -> None:
     sys.stderr = sys.stderr or _nowhere()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+            stream.reconfigure(errors=READABLE)
     given, sys.stdout = sys.stdout, forgiving(sys.stdout)  # `given` stays, or its file would be closed
     code: str | int | None = 0
     is_told = False

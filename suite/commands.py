@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
 from runner.core import RunnerError
 from runner.device.base import DEVICE_KINDS
@@ -18,7 +19,7 @@ from suite.cost import CostLimits, CostSchedule, cost_document, cost_plan
 from suite.environment import DeviceFacts, capture
 from suite.errors import SuiteError
 from suite.experiment import EXIT_FINE, EXIT_INTERRUPTED, EXIT_WRONG, Experiment, Stop, exit_code
-from suite.folder_lock import writing
+from suite.folder_lock import claiming, writing
 from suite.kept_ceilings import of_cases, to_document
 from suite.metrics import DEFINITIONS
 from suite.plan import (
@@ -39,11 +40,12 @@ from suite.progress import (
     print_results,
     tokens_text,
 )
-from suite.publish import Published, publish
+from suite.publish import Published, publish, publish_so_far
 from suite.record import RunRecord
 from suite.resume import Given, begin_again, reopen
 from suite.scenario import expand as expand_cases
 from suite.scenario import load_scenario
+from suite.standard_output import takes_all
 from suite.store import RunFolder, check_is_run, write_file
 from suite.summary import ArmSummary, summarise
 
@@ -66,7 +68,7 @@ class Screen:
             console.print(line)
 
     def document(self, document: object) -> None:
-        text = json.dumps(document, ensure_ascii=False, allow_nan=False, indent=2)
+        text = json.dumps(document, ensure_ascii=not takes_all(sys.stdout), allow_nan=False, indent=2)
         print(text, file=sys.stdout, flush=True)
 
 
@@ -126,7 +128,8 @@ def _run_plan(
         names.append(device.name)
         take_device(device)
 
-    stop = Stop()
+    command = f"python -m suite run --resume {quote(str(folder.path))}"
+    stop = Stop(kept_words(folder.path, f"finish it with: {command}"))
     with stop.on_interrupt():
         with make_progress(make_progress_console(sys.stderr), plan, len(done)) as progress:
             experiment = Experiment(
@@ -144,6 +147,11 @@ def _run_plan(
         warning = f"standard output cannot be written: {error.strerror}; see {published.report}"
         make_progress_console(sys.stderr).print(warning)
     return _code(records, published, is_strict)
+
+
+def kept_words(folder: Path, next_step: str) -> str:
+    """What a second interrupt ends with."""
+    return f"stopped at once: what was measured is kept in {folder}; {next_step}"
 
 
 def _code(records: Sequence[RunRecord], published: Published, is_strict: bool) -> int:
@@ -195,7 +203,8 @@ def _run_bill(
     keep_device: Callable[[DeviceFacts], None],
     screen: Screen,
 ) -> int:
-    stop, schedule = Stop(), CostSchedule(limits, folder.path)
+    stop = Stop(kept_words(folder.path, "a bill cannot be resumed: start suite cost again"))
+    schedule = CostSchedule(limits, folder.path)
 
     def keep(record: RunRecord) -> None:
         folder.append_run(record)
@@ -225,7 +234,7 @@ def check(paths: Sequence[Path], options: Options, screen: Screen) -> int:
     """Every arm of every case on its token case, in every rotation, each on a fresh engine and untimed."""
     plan = for_check(make_plan(paths, options))
     records: list[RunRecord] = []
-    stop = Stop()
+    stop = Stop("stopped at once: a check keeps nothing")
     with stop.on_interrupt(), make_progress(make_progress_console(sys.stderr), plan) as progress:
         experiment = Experiment(plan, None, progress, stop, records.append, lambda _: None, is_timed=False)
         experiment.run()
@@ -282,18 +291,24 @@ def expand(paths: Sequence[Path], options: Options, screen: Screen) -> int:
 
 
 def report(path: Path, form: str, output: Path | None, screen: Screen) -> int:
-    """The summary and the page of a run folder, made anew; shown, or written to `output`, as `form` says."""
+    """The summary and the page of a run folder, made anew; shown, or written to `output`, as `form` says.
+
+    Of a run that still goes on a page of its own, from what is there, whose summary nobody else writes.
+    """
     if output is not None and not output.parent.is_dir():
         raise SuiteError(f"--output {output}: {output.parent} is no directory; make it first")
-    published = publish(path)
-    text = _formed(published, form)
+    check_is_run(path)
+    with claiming(path) as is_ours:
+        published = publish(path) if is_ours else publish_so_far(path)
     if output is not None:
-        kept = write_file(output, text.encode("utf-8", "backslashreplace"))
+        kept = write_file(output, _formed(published, form).encode("utf-8", "backslashreplace"))
         make_progress_console(sys.stderr).print(f"kept in {kept}")
     elif form == "html":
         print_results(make_console(sys.stdout), published)
+    elif form == "json":
+        screen.document(published.document())
     else:
-        print(text, end="", file=sys.stdout, flush=True)
+        print(_formed(published, form), end="", file=sys.stdout, flush=True)
     return EXIT_FINE
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -143,7 +144,18 @@ def _load(paths: Sequence[Path]) -> list[LoadedRun]:
         if real in seen:
             raise SuiteError(f"compare: {seen[real]} and {path} are one folder; a run is never its own base")
         seen[real] = path
-    return [load_run(path) for path in paths]
+    loaded = [load_run(path) for path in paths]
+    _refuse_copies(loaded)
+    return loaded
+
+
+def _refuse_copies(loaded: Sequence[LoadedRun]) -> None:
+    for one, other in combinations(loaded, 2):
+        if one.runs and one.runs == other.runs:
+            raise SuiteError(
+                f"compare: {other.path} is a copy of {one.path}: all {len(one.runs)} runs are the same in "
+                "both; a run is never its own base"
+            )
 
 
 def _facts(loaded: LoadedRun) -> FolderFacts:

@@ -10,12 +10,12 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from itertools import chain
 from pathlib import Path
 from types import FrameType
-from typing import Protocol
+from typing import Protocol, TextIO
 
 from suite.arms import named_arm
 from suite.checks import Finding, check_run
@@ -67,10 +67,14 @@ class Observer(Protocol):
 
 
 class Stop:
-    """Whether the user asked to stop. The first signal asks; a second ends the process at once."""
+    """Whether the user asked to stop. The first signal asks; a second ends the process at once.
 
-    def __init__(self) -> None:
+    `last_words`: the line it ends with, which says what is kept.
+    """
+
+    def __init__(self, last_words: str = "") -> None:
         self.is_requested = False
+        self._last_words = last_words
 
     def request(self) -> None:
         self.is_requested = True
@@ -91,10 +95,17 @@ class Stop:
     def _interrupt(self, number: int, _frame: FrameType | None) -> None:
         # A terminal that is closed may send SIGHUP twice, and nobody asked twice then.
         if self.is_requested and number != signal.SIGHUP:
-            if sys.stderr.isatty():
-                os.write(sys.stderr.fileno(), SHOW_CURSOR)
+            with suppress(OSError, ValueError):  # nobody reads it, or it is closed
+                self._say_last_words(sys.stderr)
             os._exit(EXIT_INTERRUPTED)  # a worker sees the end of its input and goes as well
         self.request()
+
+    def _say_last_words(self, stream: TextIO) -> None:
+        """Past the stream's own buffer, in which the signal may have come."""
+        is_terminal = stream.isatty()
+        words = self._last_words.encode(stream.encoding or "utf-8", "backslashreplace")
+        line = words + b"\n" if words else b""
+        os.write(stream.fileno(), SHOW_CURSOR + b"\n" + line if is_terminal else line)
 
 
 class Experiment:

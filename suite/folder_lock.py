@@ -20,23 +20,32 @@ def writing(path: Path) -> Iterator[None]:
 
     Readers need none: what is in the folder is whole at any time.
     """
+    with claiming(path) as is_ours:
+        if not is_ours:
+            raise SuiteError(
+                f"{path} is being written by another process; wait until that has ended, or stop it first"
+            )
+        yield
+
+
+@contextmanager
+def claiming(path: Path) -> Iterator[bool]:
+    """As `writing`; False instead of an error where another process has the right."""
     try:
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
         raise SuiteError(f"cannot write {path}: {error.strerror or error}") from None
     try:
-        _lock(folder, path)
-        yield
+        yield _lock(folder)
     finally:
         os.close(folder)  # and with it the lock; a child has no copy, for descriptors are not inherited
 
 
-def _lock(folder: int, path: Path) -> None:
+def _lock(folder: int) -> bool:
     try:
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise SuiteError(
-            f"{path} is being written by another process; wait until that has ended, or stop it first"
-        ) from None
+        return False
     except OSError:
-        return  # a file system without locks: a run is still better than none
+        pass  # a file system without locks: a run is still better than none
+    return True

@@ -22,6 +22,7 @@ from suite.schema import one_of
 from suite.verdict import UNSTEADY
 
 _LIMIT = re.compile(r"\s*([^<>\s]+)\s*([<>])\s*([+-]?[0-9]+(?:\.[0-9]+)?)\s*%\s*")
+_MAX_PERCENT = 1_000_000
 _GRAMMAR = "write METRIC, < or >, and a signed percentage, such as output_throughput<-3% or p99_ttft_ms>+5%"
 
 
@@ -84,8 +85,11 @@ def read_limit(text: str) -> Limit:
     metric, sign, percent = found[1], found[2], float(found[3])
     if metric not in DEFINITIONS:
         raise SuiteError(f"--fail-on {text!r}: {metric} is no metric: {one_of(metric, DEFINITIONS)}")
-    if not -100 < percent <= 1e6:
-        raise SuiteError(f"--fail-on {text!r}: {percent:g} % is no change that a metric can have; {_GRAMMAR}")
+    if not -100 < percent <= _MAX_PERCENT:
+        raise SuiteError(
+            f"--fail-on {text!r}: a limit is above -100 % (all of it is gone) and at most "
+            f"{_MAX_PERCENT:,} %; {_GRAMMAR}"
+        )
     return Limit(text.strip(), metric, sign == "<", math.log1p(percent / 100))
 
 

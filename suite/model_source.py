@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import BeforeValidator, Discriminator, Tag, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from runner.core import RunnerError, first_line
 from runner.models import ALL_MODELS, ModelSpec, get_model
@@ -18,11 +18,14 @@ _SAMPLES = 64
 _SAMPLE_BYTES = 1 << 20
 
 
+_Written = Annotated[str, Field(min_length=1)]
+
+
 class Checkpoint(StrictModel):
     """`path`: a folder as transformers saves it. `hub`: owner/name, from the local cache or the hub."""
 
-    path: str | None = None
-    hub: str | None = None
+    path: _Written | None = None
+    hub: _Written | None = None
 
     @model_validator(mode="after")
     def _is_one(self) -> Self:

@@ -8,6 +8,7 @@ attend causally like any other), so that a fault of the runner's has no twin her
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -256,8 +257,9 @@ class Reference:
         positions: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Last hidden states of (requests, tokens, hidden), under transformers' own masks."""
+        kept = {} if cache is None else {cache_name(self._text): cache}
         states: torch.Tensor = self._text(
-            inputs_embeds=embeds, position_ids=positions, cache=cache, use_cache=cache is not None
+            inputs_embeds=embeds, position_ids=positions, use_cache=cache is not None, **kept
         ).last_hidden_state
         return states
 
@@ -277,6 +279,11 @@ class Reference:
             embeds = self._text.get_input_embeddings()(sampled[-1])
         outputs: list[list[int]] = torch.cat(sampled, dim=1).tolist()
         return outputs
+
+
+def cache_name(model: torch.nn.Module) -> str:
+    """What a model of transformers calls the cache it is given: older ones drop the newer name in silence."""
+    return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
 
 
 def _placeholders(prompt: Prompt, vision: VisionSpec) -> list[int]:

@@ -280,8 +280,10 @@ class Plan:
 
     def document(self) -> dict[str, object]:
         """What config.yaml holds: the scenarios with every default and option put in."""
+        is_open = any(case.until is not None or case.is_billed for case in self.cases)
         return {
             "schema_version": 1,
+            "num_runs": None if is_open else self.num_runs,
             "invocation": {
                 "command": "cost" if any(case.is_billed for case in self.cases) else "run",
                 **self.options.document(self.device),

@@ -297,9 +297,17 @@ def print_results(console: Console, published: Published) -> None:
         console.print(f"warning: {text}")
     for text in _findings(published.findings):
         console.print(text)
+    for text in _last_lines(published):
+        console.print(text)
+
+
+def _last_lines(published: Published) -> Iterable[str]:
+    """What of the run is missing, and where the report is."""
     if published.is_interrupted:
-        console.print("interrupted: these are partial results")
-    console.print(f"report: {published.report}")
+        yield "interrupted: these are partial results"
+    if published.data is not None and published.data.progress:
+        yield f"still running: {published.data.progress}; make the report again once it has ended"
+    yield f"report: {published.report}"
 
 
 def _findings(findings: Sequence[Finding]) -> Iterable[str]:

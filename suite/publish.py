@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,10 +16,11 @@ from suite.break_even import Cell, break_even
 from suite.case_label import case_title
 from suite.checks import Finding, check_runs
 from suite.comparison import Comparison, compare, designs
+from suite.environment import utc_text
 from suite.instrumented_runs import costs_by_arm
 from suite.record import RunRecord
 from suite.step_costs import ArmKey, StepCosts
-from suite.store import SUMMARY, LoadedRun, RunFolder, load_run
+from suite.store import CUT_SHORT, REPORT_SO_FAR, RUNS, SUMMARY, LoadedRun, RunFolder, load_run
 from suite.summary import ArmSummary, summarise, to_csv, to_document
 
 if TYPE_CHECKING:
@@ -65,10 +67,9 @@ class Summed:
 def publish(path: Path, is_interrupted: bool | None = None) -> Published:
     """Write summary.json, summary.csv and report.html of a run folder, over any that are there.
 
-    Without a word on whether it was interrupted, the folder's own files decide. SuiteError where it is no
-    run folder or cannot be written.
+    The caller has the right to write it. Without a word on whether it was interrupted, the folder's own files
+    decide. SuiteError where it is no run folder or cannot be written.
     """
-    from suite.report.data import from_loaded
     from suite.report.page import render
 
     loaded = load_run(path)
@@ -78,12 +79,51 @@ def publish(path: Path, is_interrupted: bool | None = None) -> Published:
     folder = RunFolder(path)
     folder.write_summary(summed.document, to_csv(summed.arms))
     loaded = _with_summary(loaded, summed)
-    data = from_loaded(
+    data = _page_data(loaded, summed)
+    report = folder.write_report(render(data))
+    folder.remove(REPORT_SO_FAR)
+    return _published(loaded, summed, data, report, is_interrupted)
+
+
+def publish_so_far(path: Path, now: datetime | None = None) -> Published:
+    """The page of a run that another process still makes, from the runs it has kept; `now`: UTC.
+
+    It is written beside what is that process's to write: report-so-far.html, and no summary.
+    """
+    from suite.report.page import render
+
+    loaded = _without_the_unfinished(load_run(path))
+    summed = sum_up(loaded, is_interrupted=False)
+    planned = f" of {loaded.num_planned:,}" if loaded.num_planned is not None else ""
+    progress = f"{len(loaded.runs):,}{planned} runs so far, at {utc_text(now or datetime.now(UTC))}"
+    running = {"status": "running", "num_runs": len(loaded.runs), "num_planned_runs": loaded.num_planned}
+    summed = replace(summed, document={**summed.document, **running})
+    loaded = _with_summary(loaded, summed)
+    data = replace(_page_data(loaded, summed), progress=progress)
+    report = RunFolder(path).write_report(render(data), REPORT_SO_FAR)
+    return _published(loaded, summed, data, report, is_interrupted=False)
+
+
+def _without_the_unfinished(loaded: LoadedRun) -> LoadedRun:
+    """Less what is no damage in a folder that is being written: the file of the runs, or its last line."""
+    warnings = (text for text in loaded.warnings if not text.startswith(f"{RUNS} is missing"))
+    return replace(loaded, warnings=tuple(text for text in warnings if not text.endswith(CUT_SHORT)))
+
+
+def _page_data(loaded: LoadedRun, summed: Summed) -> ReportData:
+    from suite.report.data import from_loaded
+
+    return from_loaded(
         loaded, summed.costs, summed.comparisons, summed.bills, summed.attribution, summed.break_even
     )
+
+
+def _published(
+    loaded: LoadedRun, summed: Summed, data: ReportData, report: Path, is_interrupted: bool
+) -> Published:
     return Published(
-        path=path,
-        report=folder.write_report(render(data)),
+        path=loaded.path,
+        report=report,
         arms=summed.arms,
         findings=summed.findings,
         skipped=loaded.skipped,

@@ -33,6 +33,7 @@ from suite.store import (
     ENVIRONMENT,
     RUNS,
     SUMMARY,
+    Config,
     LoadedRun,
     RunFolder,
     as_stored,
@@ -48,6 +49,8 @@ _FACTS = ("source_digest", "cpu_model", "num_cores", "num_physical_cores", "num_
 _PACKAGES = ("torch", "transformers", "numpy", "nvtx", "safetensors")
 _UNTIMELY = ("CI", "LC_ALL")  # variables that change nothing of a run
 _BYTES_OF = ("case_id", "workload_hash")
+_OF_SCENARIOS = ("arms", "rounds", "seed")
+"""Options that stand for a scenario's key: one that was not given was what the scenario says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +94,7 @@ def reopen(path: Path, given: Given, now: Environment) -> Resumed:
             "`suite run --baseline` again"
         )
     options = _options(path, config.invocation)
-    _check_given(path, given, config.invocation)
+    _check_given(path, given, config)
     _check_files(path, given.paths, options, config.scenarios)
     loaded = load_run(path)
     before = _environment(loaded, now)
@@ -127,10 +130,19 @@ def _options(path: Path, invocation: Mapping[str, Any]) -> Options:
         ) from None
 
 
-def _check_given(path: Path, given: Given, invocation: Mapping[str, Any]) -> None:
+def _check_given(path: Path, given: Given, config: Config) -> None:
     now = as_stored(given.options.document(choose_device(given.options.device)))
     for name in given.names:
-        _refuse_change(path, "option ", {name: invocation.get(name)}, {name: now[name]})
+        before = config.invocation.get(name)
+        if before is None and name in _OF_SCENARIOS:
+            before = _of_all(config.scenarios, name)
+        _refuse_change(path, "option ", {name: before}, {name: now[name]})
+
+
+def _of_all(scenarios: Sequence[Mapping[str, Any]], key: str) -> object:
+    """What all scenarios say of a key; None where they differ."""
+    first, *others = [scenario.get(key) for scenario in scenarios] or [None]
+    return first if all(other == first for other in others) else None
 
 
 def _check_files(

@@ -12,7 +12,6 @@ import json
 import os
 import re
 import unicodedata
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
@@ -41,6 +40,7 @@ RUNS = "runs.jsonl"
 SUMMARY = "summary.json"
 SUMMARY_TABLE = "summary.csv"
 REPORT = "report.html"
+REPORT_SO_FAR = "report-so-far.html"
 TRACE = "trace.json"
 MICRO = "micro.json"
 CEILINGS = "ceilings.json"
@@ -50,6 +50,7 @@ REQUESTS = "requests"
 SPANS = "spans"
 TRACES = "traces"
 DAMAGED_RUNS = "runs.damaged.jsonl"
+CUT_SHORT = "cut short, left out"
 
 _RECORDS = (CONFIG, ENVIRONMENT, RUNS, SUMMARY, SUMMARY_TABLE, CEILINGS)
 _OF_RUNS = {STEPS: ".parquet", REQUESTS: ".parquet", SPANS: ".parquet", TRACES: ".json"}
@@ -245,8 +246,8 @@ class RunFolder:
         _replace(path, to_json(document, indent=2) + b"\n")
         return path
 
-    def write_report(self, page: str) -> Path:
-        path = self.path / REPORT
+    def write_report(self, page: str, name: str = REPORT) -> Path:
+        path = self.path / name
         _replace(path, page.encode("utf-8", "backslashreplace"))
         return path
 
@@ -436,6 +437,7 @@ class LoadedRun:
     invocation: Mapping[str, Any]
     cases: tuple[Mapping[str, Any], ...]
     skipped: tuple[tuple[str, str], ...]  # scenario, reason
+    num_planned: int | None  # runs; None where that is open, or was not written down
     environment: Mapping[str, Any]
     runs: tuple[RunRecord, ...]
     summary: Mapping[str, Any] | None
@@ -531,6 +533,7 @@ def load_run(path: Path) -> LoadedRun:
         invocation=config.invocation,
         cases=config.cases,
         skipped=config.skipped,
+        num_planned=config.num_runs,
         environment=_read_json(path / ENVIRONMENT, warnings) or {},
         runs=runs,
         summary=summary,
@@ -548,18 +551,26 @@ def check_is_run(path: Path) -> None:
 
 
 def _table_faults(folder: Path, run: RunRecord) -> Iterator[tuple[str, str]]:
-    """Of a run's tables those that are missing, or cannot be read whole: name, and what is wrong."""
-    has_requests = run.num_requests > 0 and (run.status is Status.COMPLETED or run.num_steps > 0)
-    expected = {STEPS: run.num_steps > 0, REQUESTS: has_requests}
-    for kind, is_expected in expected.items():
-        path = folder / _table_name(kind, run.run_id)
-        if is_expected and not path.is_file():
-            yield _table_name(kind, run.run_id), f"{path} is missing"
-            continue
-        try:
-            deque(_pieces(folder, kind, run.run_id), maxlen=0)
-        except SuiteError as error:
-            yield _table_name(kind, run.run_id), str(error)
+    """Of a run's tables those that are missing, cut, or cannot be read whole: name, and what is wrong."""
+    has_requests = run.status is Status.COMPLETED or run.num_steps > 0
+    expected = {STEPS: run.num_steps, REQUESTS: run.num_requests if has_requests else 0}
+    for kind, num_expected in expected.items():
+        fault = _table_fault(folder, kind, run.run_id, num_expected)
+        if fault is not None:
+            yield _table_name(kind, run.run_id), fault
+
+
+def _table_fault(folder: Path, kind: str, run_id: str, num_expected: int) -> str | None:
+    path = folder / _table_name(kind, run_id)
+    if num_expected > 0 and not path.is_file():
+        return f"{path} is missing"
+    try:
+        num_rows = sum(map(len, _pieces(folder, kind, run_id)))
+    except SuiteError as error:
+        return str(error)
+    if num_rows < num_expected:
+        return f"{path} holds {num_rows} of the {num_expected:,} {kind} that the run recorded"
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -570,6 +581,7 @@ class Config:
     invocation: Mapping[str, Any] = field(default_factory=dict)
     cases: tuple[Mapping[str, Any], ...] = ()
     skipped: tuple[tuple[str, str], ...] = ()
+    num_runs: int | None = None
 
 
 def read_config(folder: Path) -> Config:
@@ -581,6 +593,7 @@ def read_config(folder: Path) -> Config:
         invocation=_mapping(path, config, "invocation"),
         cases=_mappings(path, config, "cases"),
         skipped=_skipped(path, config),
+        num_runs=_num_runs(path, config),
     )
 
 
@@ -634,6 +647,13 @@ def _skipped(path: Path, config: Mapping[str, Any]) -> tuple[tuple[str, str], ..
     return tuple((str(item["scenario"]), str(item["reason"])) for item in items)
 
 
+def _num_runs(path: Path, config: Mapping[str, Any]) -> int | None:
+    value = config.get("num_runs")
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
+        raise SuiteError(f"{path}: num_runs is {show(value)}; it must be a whole number, as the run wrote it")
+    return value
+
+
 def _read_yaml(path: Path) -> Mapping[str, Any]:
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
@@ -679,7 +699,7 @@ def _read_runs(path: Path, warnings: list[str]) -> Iterable[RunRecord]:
         except SuiteError as error:
             warnings.append(f"{path.name}, line {number}: {_run_named(line)}left out: {error}")
     if rest:
-        warnings.append(f"{path.name}, line {len(lines) + 1}: cut short, left out")
+        warnings.append(f"{path.name}, line {len(lines) + 1}: {CUT_SHORT}")
 
 
 def _run_record(line: bytes) -> RunRecord:

@@ -8,7 +8,7 @@ arrival where all of it lies on the engine's clock, else from `queued_ts`, and `
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import pairwise
@@ -73,10 +73,26 @@ def read_vllm_requests(path: Path) -> VllmRequests:
     """SuiteError names file, line, key and rule where a line is not what it must be."""
     with path_errors(path):
         lines = path.read_text(encoding="utf-8-sig", errors="backslashreplace").splitlines()
-    requests = tuple(_request(f"{path}:{i}", line) for i, line in enumerate(lines, start=1) if line.strip())
+    requests = tuple(_requests(path, lines))
     if not requests:
         raise SuiteError(f"{path}: it has no request; it must hold one JSON object a line")
     return VllmRequests(requests, _is_one_clock(requests))
+
+
+def _requests(path: Path, lines: Iterable[str]) -> Iterator[VllmRequest]:
+    """One a line that is not blank, each of another id."""
+    seen: dict[str, int] = {}
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        request = _request(f"{path}:{number}", line)
+        first = seen.setdefault(request.request_id, number)
+        if first != number:
+            raise SuiteError(
+                f"{path}:{number}: request_id is {show(request.request_id)}, as in line {first}: a request "
+                "that stands twice would count twice; remove one of the lines"
+            )
+        yield request
 
 
 def _is_one_clock(requests: Iterable[VllmRequest]) -> bool:

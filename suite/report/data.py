@@ -211,6 +211,7 @@ class ReportData:
     invocation: Mapping[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     run_labels: Mapping[str, str] = field(default_factory=dict)  # run_id -> readable name
+    progress: str = ""  # of a run that goes on: "3 of 12 runs so far, at ..."
 
     @property
     def series(self) -> tuple[Series, ...]:

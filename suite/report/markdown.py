@@ -32,6 +32,8 @@ def render(data: ReportData) -> str:
 def _banners(data: ReportData) -> Iterable[str]:
     if data.is_interrupted:
         yield "Interrupted: the experiment ended before all of its runs; these are partial results."
+    if data.progress:
+        yield f"Still running: {data.progress}; figures and verdicts are of these, and will change."
     yield from data.warnings
 
 

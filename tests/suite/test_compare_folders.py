@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -92,6 +93,16 @@ def test_one_folder_alone_twice_or_none_is_a_mistake(base, tmp_path):
     assert_refused(invoke("compare", base), "name two run folders")
     assert_refused(invoke("compare", base, base / "." / "steps" / ".."), "are one folder")
     assert_refused(invoke("compare", base, tmp_path / "nowhere"), "is not the folder of a run")
+
+
+def test_a_copy_of_a_run_is_told_and_no_gate_opens_on_it(base, slow, tmp_path):
+    copy = shutil.copytree(base, tmp_path / "copy")
+    words = (f"{copy} is a copy of {base}: all 30 runs are the same in both", "never its own base")
+    assert_refused(invoke("compare", base, copy, *SLOWER), *words)
+    assert_refused(invoke("compare", base, slow, copy), *words)
+    runs = copy / "runs.jsonl"
+    runs.write_text("".join(runs.read_text().splitlines(keepends=True)[:-1]))  # no longer the same
+    assert invoke("compare", base, copy).exit_code == 0
 
 
 @pytest.mark.parametrize("suffix", [".md", ".json", ".html"])

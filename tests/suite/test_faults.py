@@ -208,7 +208,8 @@ def test_sigkill_at_any_moment_of_many_short_runs_keeps_every_finished_one(start
 
 
 def test_the_second_sigint_stops_at_once(start, tmp_path):
-    stop = "from suite.experiment import Stop\nimport time\nstop = Stop()\nwith stop.on_interrupt():\n"
+    stop = "import time\nfrom suite.experiment import Stop\nstop = Stop('it is kept')\n"
+    stop += "with stop.on_interrupt():\n"
     suite = start("-c", stop + "    print('ready', flush=True)\n    time.sleep(600)\n    time.sleep(600)")
     assert suite.stdout.readline() == "ready\n"
     suite.send_signal(signal.SIGINT)
@@ -216,6 +217,7 @@ def test_the_second_sigint_stops_at_once(start, tmp_path):
     assert suite.poll() is None
     suite.send_signal(signal.SIGINT)
     assert suite.wait(timeout=10) == 130
+    assert suite.stderr.read() == "it is kept\n"
 
 
 def test_sigint_in_a_run_that_hangs_ends_it_and_marks_it(start, tmp_path):

@@ -58,22 +58,33 @@ def test_the_first_sigint_keeps_what_there_is_and_ends_with_130(nursery, argumen
         assert (folder / "report.html").stat().st_size > 0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "run"), [(RUN, "r1"), (COST, "aw0"), (CHECK, "k1")], ids=["run", "cost", "check"]
-)
-def test_the_second_sigint_ends_it_at_once_and_its_worker_too(nursery, arguments, run):
+KEPT = "stopped at once: what was measured is kept in {folder}; "
+LAST_WORDS = [
+    (RUN, "r1", KEPT + "finish it with: python -m suite run --resume {folder}"),
+    (COST, "aw0", KEPT + "a bill cannot be resumed: start suite cost again"),
+    (CHECK, "k1", "stopped at once: a check keeps nothing"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "run", "words"), LAST_WORDS, ids=["run", "cost", "check"])
+def test_the_second_sigint_ends_it_at_once_and_its_worker_too(nursery, arguments, run, words):
     """Between the two a worker that does not listen to anything is being ended."""
     pid = hanging(nursery, arguments, run)
     children = psutil.Process(pid).children(recursive=True)
     assert children
     os.kill(children[0].pid, signal.SIGSTOP)  # so that the first signal alone would take its time
     os.kill(pid, signal.SIGINT)
+    time.sleep(0.05)  # or the two would be one
     os.kill(pid, signal.SIGINT)
     assert nursery.wait(pid) == 130
     with suppress(psutil.NoSuchProcess):
         children[0].resume()
     _, alive = psutil.wait_procs(children, timeout=30)
     assert not alive
+    folder = next((Path("results") / path.name for path in (nursery.folder / "results").glob("*")), None)
+    assert nursery.said.splitlines()[-1] == words.format(folder=folder)
+    if "--resume" in words:
+        assert nursery.run(*nursery.said.split("python -m suite ")[-1].split()) == 0, nursery.said
 
 
 def test_a_bill_of_nothing_says_so_and_ends_with_code_one(nursery):

@@ -132,8 +132,9 @@ def test_runs_that_took_turns_are_held_to_limits_as_well():
         ("output_throughput<nan%", "write METRIC"),
         ("", "write METRIC"),
         ("output_througput<-3%", "did you mean output_throughput?"),
-        ("output_throughput<-100%", "no change that a metric can have"),
-        ("output_throughput<-250%", "no change that a metric can have"),
+        ("output_throughput<-100%", "a limit is above -100 % (all of it is gone) and at most 1,000,000 %"),
+        ("output_throughput<-250%", "a limit is above -100 %"),
+        ("median_ttft_ms>+1000001%", "at most 1,000,000 %; write METRIC"),
     ],
 )
 def test_a_limit_that_is_none_is_refused_with_what_to_write(text, told):

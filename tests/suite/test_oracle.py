@@ -20,7 +20,7 @@ from transformers import DynamicCache
 from runner.core import Image, Prompt, Request, RunnerError, SamplingParams
 from runner.models import MODELS, TINY_GEMMA3_VL, TINY_QWEN3, ModelSpec
 from runner.weights import build_model
-from suite.oracle import Check, Oracle, Reference, assert_diverse, judge, max_ties, verdict
+from suite.oracle import Check, Oracle, Reference, assert_diverse, cache_name, judge, max_ties, verdict
 
 NUM_OUTPUT = 24
 SHORT, LONG = 20, 48  # LONG is beyond the sliding window of 32
@@ -84,6 +84,7 @@ def generate(
     """NUM_OUTPUT greedy tokens; `positions` and `after_prefill` are where faults are planted."""
     key_values = DynamicCache()
     ids = torch.tensor([prompt.token_ids])
+    kept = {cache_name(model): key_values}
     inputs: dict[str, object] = {"pixel_values": pixels(prompt)} if prompt.images else {}
     if token_type_ids is not None:
         inputs["token_type_ids"] = token_type_ids
@@ -94,8 +95,8 @@ def generate(
             logits = model(
                 input_ids=ids,
                 position_ids=positions(first, ids.shape[1])[None],
-                cache=key_values,
                 use_cache=True,
+                **kept,
                 **inputs,
             ).logits[0, -1]
             if first == 0:
@@ -256,6 +257,32 @@ def test_logits_are_those_of_the_models_own_forward_with_its_soft_cap(name: str)
         expected = torch.tanh(expected / 5) * 5
     logits = Oracle(spec, num_threads=1).logits(prompt, output)
     torch.testing.assert_close(logits, expected[0, SHORT - 1 :], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_a_continuation_rests_on_all_that_came_before(name: str) -> None:
+    prompt = Prompt(text_ids(MODELS[name], SHORT, seed=8))
+    with torch.inference_mode():
+        output = Reference(MODELS[name], model_of(name)).greedy([prompt], NUM_OUTPUT)[0]
+    assert oracle_of(name).check(request(prompt), output) == Check(num_right=NUM_OUTPUT)
+
+
+class OlderModel(torch.nn.Module):
+    """Like those of an older transformers: a name it does not know is dropped."""
+
+    def forward(self, past_key_values: object = None, **others: object) -> object:
+        return past_key_values
+
+
+class NewerModel(torch.nn.Module):
+    def forward(self, cache: object = None, **others: object) -> object:
+        return cache
+
+
+@pytest.mark.parametrize("model", [OlderModel(), NewerModel()], ids=["older", "newer"])
+def test_the_cache_is_given_by_the_name_that_the_model_knows(model: torch.nn.Module) -> None:
+    given = object()
+    assert model(**{cache_name(model): given}) is given
 
 
 def test_the_thread_count_is_the_oracles_only_within_its_forwards() -> None:

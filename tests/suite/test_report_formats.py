@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -145,6 +146,34 @@ def test_in_the_c_locale_names_stay_as_they_are_in_every_form(folder: Path) -> N
         assert wanted in done.stdout.decode("utf-8"), form
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert "Łukasz | 日本 `x` &lt;b&gt; &amp; *y* 🙂" in page
+
+
+@pytest.mark.parametrize(
+    "form", [(), ("--format", "markdown"), ("--json",)], ids=["table", "markdown", "json"]
+)
+def test_where_only_ascii_can_be_printed_no_sign_of_ours_is_escaped(
+    folder: Path, form: tuple[str, ...]
+) -> None:
+    config = folder / "config.yaml"
+    config.write_text(config.read_text(encoding="utf-8").replace(NAME, "formats"), encoding="utf-8")
+    runs = folder / "runs.jsonl"
+    runs.write_text(
+        runs.read_text(encoding="utf-8").replace(json.dumps(NAME, ensure_ascii=False), '"formats"')
+    )
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(
+        [sys.executable, "-m", "suite", "report", str(folder), *form],
+        env={**environment, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        timeout=120,
+        check=True,
+    )
+    text = done.stdout.decode("ascii")
+    assert not re.search(r"\\x[0-9a-f]{2}", text)
+    if "--json" in form:
+        assert json.loads(text)["status"] == "interrupted"
+    else:
+        assert "n = 2 rounds" in text
 
 
 # the terminal

@@ -9,7 +9,7 @@ import pytest
 from suite.plan import Options, make_plan, plan_scenarios
 from suite.precision import Precision
 from suite.resume import Given, _check_given, _options, _scenario, differences
-from suite.store import as_stored
+from suite.store import Config, as_stored
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = sorted((ROOT / "scenarios").rglob("*.yaml"))
@@ -59,7 +59,7 @@ def test_options_are_those_the_run_began_with(tmp_path, options):
     assert found_differences == ([".scenarios[0].baseline"] if options.arms else [])
     assert found == options
     every = tuple(options.document(options.device))
-    _check_given(tmp_path, Given(options=options, names=every), stored["invocation"])
+    _check_given(tmp_path, Given(options=options, names=every), Config(invocation=stored["invocation"]))
 
 
 def test_every_key_that_differs_is_named_with_both_values():

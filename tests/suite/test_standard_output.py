@@ -9,7 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from suite.standard_output import READABLE
+
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_signs_that_an_encoding_lacks_have_their_like_and_other_characters_their_number() -> None:
+    text = "1\u00a0µs · ✓ a ≤ b é 日 🙂"
+    assert text.encode("ascii", READABLE) == b"1 us - + a <= b \\xe9 \\u65e5 \\U0001f642"
+    assert text.encode("latin-1", READABLE).startswith(b"1\xa0\xb5s \xb7 + a <= b \xe9 ")
+    assert text.encode("utf-8", READABLE).decode() == text
 
 
 @pytest.mark.parametrize(

@@ -131,29 +131,42 @@ def test_a_damaged_line_is_left_out_with_a_warning(folder, changes, words):
 
 def kept_run(folder, run_id):
     """A run with its tables, as a worker leaves it."""
-    requests = [make_request()]
-    steps = [make_step(0, 0, 10, "prefill", num_tokens=8), make_step(1, 10, 30, num_tokens=2)]
+    requests = [make_request("a"), make_request("b")]
+    steps = [make_step(0, 0, 10, "prefill", num_tokens=16), make_step(1, 10, 30, num_tokens=4)]
     folder.write_steps(run_id, steps)
     folder.write_requests(run_id, requests)
     folder.append_run(make_run(requests, steps, run_id=run_id))
 
 
+def without_rows(table, count):
+    import pyarrow.parquet as pq
+
+    pq.write_table(pq.read_table(table).slice(0, count), table)
+
+
+DAMAGES = {
+    "missing": (lambda table: table.unlink(), "is missing"),
+    "empty": (lambda table: table.write_bytes(b""), "cannot read"),
+    "cut short": (lambda table: table.write_bytes(table.read_bytes()[:400]), "cannot read"),
+    "without rows": (lambda table: without_rows(table, 0), "holds 0 of the 2 "),
+    "short of a row": (lambda table: without_rows(table, 1), "holds 1 of the 2 "),
+}
+
+
 @pytest.mark.parametrize("kind", ["steps", "requests"])
-@pytest.mark.parametrize("damage", ["missing", "empty", "cut short"])
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_a_run_whose_table_is_gone_is_shown_with_one_finding_about_that_file(folder, kind, damage):
     for run_id in ("first", "second"):
         kept_run(folder, run_id)
     table = folder.path / kind / "first.parquet"
-    content = table.read_bytes()
-    table.write_bytes({"empty": b"", "cut short": content[: len(content) // 2]}.get(damage, b""))
-    if damage == "missing":
-        table.unlink()
+    spoil, words = DAMAGES[damage]
+    spoil(table)
     loaded = load_run(folder.path)
     assert [run.run_id for run in loaded.runs] == ["first", "second"]
     assert [run.run_id for run in loaded.whole_runs] == ["second"]
     findings = check_runs(loaded.runs, loaded.request_records, loaded.step_records)
     (finding,) = [one for one in findings if one.run_id == "first"]
-    assert finding.rule == "tables-damaged" and str(table) in finding.message
+    assert finding.rule == "tables-damaged" and str(table) in finding.message and words in finding.message
     assert "--resume" in finding.remedy and not finding.is_timing
     assert loaded.steps("first").empty == (kind == "steps")
     assert loaded.requests("first").empty == (kind == "requests")

@@ -79,7 +79,7 @@ def test_on_one_clock_latencies_count_from_the_arrival_and_that_is_told(tmp_path
 
 @pytest.mark.parametrize("arrival", [1_787_267_980.08, 100.6, 100.5 - 25 * 3600 + 90_000 * 2])
 def test_one_arrival_on_another_clock_makes_all_count_from_the_queue(tmp_path, arrival):
-    imported = read(tmp_path, ROW, {**ROW, "arrival_time": arrival})
+    imported = read(tmp_path, ROW, {**ROW, "request_id": "bench-1", "arrival_time": arrival})
     assert imported.note == FROM_QUEUE
     assert [one.ttft_ms for one in imported.latencies()] == [1500, 1500]
 
@@ -110,6 +110,7 @@ def test_one_output_token_has_no_tpot(tmp_path):
         ({**ROW, "input_toks": "8"}, "input_toks is '8'; it must be a whole number"),
         ({"request_id": "a"}, "arrival_time is missing; the line has request_id"),
         (json.dumps({**ROW, "queued_ts": float("nan")}), "queued_ts is .nan; it must be a finite number"),
+        ({**ROW, "input_toks": 9}, "request_id is 'bench-0', as in line 1: a request that stands twice"),
         ("[1, 2]", "it must be a JSON object"),
         ('{"request_id": "bench-0", "inp', "this is no JSON"),
     ],
