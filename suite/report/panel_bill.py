@@ -14,7 +14,8 @@ KINDS = ("decode", "mixed")
 def panel(scenario: ScenarioData) -> Panel:
     """From the gated arm to the ceiling, and what commands cost in place, decode and mixed steps apart."""
     cases, told = drawn_cases(scenario)
-    no_bill = f"no command was repeated (`python -m suite cost {scenario.file}` does it)"
+    never = f"no command was repeated (`python -m suite cost {scenario.file}` does it)"
+    no_bill = scenario.thinned_bill or never
 
     def draw(case: Case) -> list[Chart]:
         lines = [line for line in scenario.attribution if line.case_id == case.case_id]
