@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from types import MappingProxyType
 
 from runner.inputs.arms import ARMS, Arm
 from runner.measure import StepRecord
+from suite.archive_note import ListedTimes
 from suite.arms import named_arm
 from suite.bill import ArmBill
 from suite.checks import Broken, Finding, broken_rules
@@ -144,9 +147,15 @@ FILL = "flags"
 _WITH_FILL = ("flag upload", "masked merge")
 _TINY = 1e-9
 
+_NONE_LISTED: Mapping[str, ListedTimes] = MappingProxyType({})
+
 StepsOf = Callable[[str], Sequence[StepRecord]]
 Times = Mapping[int, float]
 """round -> time a token"""
+
+
+def _never(_: int) -> bool:
+    return False
 
 
 def attribution(
@@ -154,22 +163,35 @@ def attribution(
     steps_of: StepsOf,
     findings: Sequence[Finding] = (),
     bills: Sequence[ArmBill] = (),
+    listed: Mapping[str, ListedTimes] = _NONE_LISTED,
 ) -> tuple[Line, ...]:
     """The table of every case whose traffic is a list of steps, in the order the cases ran.
 
     Only runs that completed, kept to their list and broke no rule enter. `bills` tell what the device fill
-    costs by itself.
+    costs by itself. `listed`: by run_id, what was made of all steps where they are no longer here.
     """
     invalid = broken_rules(findings)
     cases: dict[tuple[str, str], list[RunRecord]] = {}
     for run in runs:
         if run.step_list is not None and not run.repeats:
             cases.setdefault((run.scenario, run.case_id), []).append(run)
-    return tuple(line for group in cases.values() for line in _Case(group, steps_of, invalid, bills).lines())
+    times_of = partial(_listed_times, steps_of, listed)
+    return tuple(line for group in cases.values() for line in _Case(group, times_of, invalid, bills).lines())
+
+
+def listed_times(run: RunRecord, steps: Sequence[StepRecord]) -> ListedTimes:
+    """What the attribution needs of a run whose traffic is a list of steps; `steps` are all of its steps."""
+    lead_in = run.step_list.is_lead_in if run.step_list is not None else _never
+    return ListedTimes(time_per_token(steps, lead_in), any(step.num_supplied_rows for step in steps))
+
+
+def _listed_times(steps_of: StepsOf, listed: Mapping[str, ListedTimes], run: RunRecord) -> ListedTimes:
+    found = listed.get(run.run_id)
+    return listed_times(run, steps_of(run.run_id)) if found is None else found
 
 
 def time_per_token(
-    steps: Sequence[StepRecord], is_left_out: Callable[[int], bool] = lambda _: False
+    steps: Sequence[StepRecord], is_left_out: Callable[[int], bool] = _never
 ) -> dict[str, float]:
     """For each kind of step: ns from the end of the step before to its own, over all tokens computed.
 
@@ -203,7 +225,7 @@ class _Case:
     def __init__(
         self,
         runs: Sequence[RunRecord],
-        steps_of: StepsOf,
+        times_of: Callable[[RunRecord], ListedTimes],
         invalid: Broken,
         bills: Sequence[ArmBill],
     ) -> None:
@@ -211,7 +233,7 @@ class _Case:
         self._runs: dict[str, list[RunRecord]] = {}
         for run in runs:
             self._runs.setdefault(preset_name(run.arm), []).append(run)
-        self._steps_of = steps_of
+        self._times_of = times_of
         self._invalid = invalid
         self._bills = [bill for bill in bills if (bill.scenario, bill.case_id) == _case_key(self._first)]
         self._times: dict[tuple[str, bool, str], dict[int, float]] = {}
@@ -237,7 +259,7 @@ class _Case:
         is_usable = run.is_timed_alike and run.status is Status.COMPLETED and run.run_id not in self._invalid
         if listed is None or listed.difference is not None or not is_usable:
             return
-        for kind, time in time_per_token(self._steps_of(run.run_id), listed.is_lead_in).items():
+        for kind, time in self._times_of(run).ns_per_token.items():
             self._times.setdefault((preset_name(run.arm), run.is_aa, kind), {})[run.round] = time
 
     def _of(self, arm: str, kind: str, *, is_aa: bool = False) -> Times:
@@ -288,7 +310,7 @@ class _Case:
 
     def _supplies_rows(self) -> bool:
         runs = [run for run in self._runs.get(SWITCH.over, ()) if run.status is Status.COMPLETED]
-        return any(step.num_supplied_rows for run in runs[:1] for step in self._steps_of(run.run_id))
+        return any(self._times_of(run).supplies_rows for run in runs[:1])
 
     def _rounds_of_price(self, kind: str) -> frozenset[int] | None:
         """Those that all four arms of the price have; None where an arm of its factors was not run."""

@@ -89,6 +89,8 @@ def run_against(
     """Plan, run both sides, publish both folders, compare; 1 where a limit is broken or a run failed."""
     if options.until is not None:
         raise SuiteError("--until-precision does not go with --baseline: give the rounds with --rounds")
+    if options.budget_s is not None:
+        raise SuiteError("--budget does not go with --baseline: give the rounds with --rounds")
     plan = make_plan(paths, options)
     if is_dry_run:
         commit, own = find_commit(ref, own_root())

@@ -67,6 +67,7 @@ class Profiler(StrEnum):
 class Form(StrEnum):
     PERFETTO = "perfetto"
     PYTEST_BENCHMARK = "pytest-benchmark"
+    ARCHIVE = "archive"
 
 
 class CompareForm(StrEnum):
@@ -240,7 +241,11 @@ def run(
     budget: Annotated[
         str | None,
         typer.Option(
-            "--budget", help="The time --until-precision may take, shared by all cases: 10m.", metavar="TIME"
+            "--budget",
+            help="With --until-precision, the time it may take, shared by all cases: 10m. Alone, that of the "
+            "whole command: the tokens of every case first, in short runs; then scenarios of listed steps "
+            "(attribution); then the others. What was left out is told.",
+            metavar="TIME",
         ),
     ] = None,
     label: Annotated[
@@ -279,7 +284,7 @@ def run(
     """
     from suite import commands
     from suite.goodput import goodput_override
-    from suite.precision import read_precision
+    from suite.precision import read_budget, read_precision
 
     options = replace(
         _options(device, arms, rounds, overrides, seed, cuda_graphs),
@@ -288,6 +293,7 @@ def run(
         is_traced=is_traced,
         has_window=has_window,
         until=read_precision(until_precision, budget),
+        budget_s=None if budget is None or until_precision is not None else read_budget(budget),
     )
     if instrument is Instrument.OFF and (is_traced or has_window):
         which = "--torch-trace" if is_traced else "--window"
@@ -539,7 +545,8 @@ def export(
         Form,
         typer.Option(
             "--format",
-            help="perfetto: Chrome trace events of steps and spans; pytest-benchmark: rounds, as it stores.",
+            help="perfetto: Chrome trace events of steps and spans; pytest-benchmark: rounds, as it stores; "
+            "archive: the folder in one .tar.gz of at most 16 MB.",
         ),
     ] = Form.PERFETTO,
     output: Annotated[
@@ -547,7 +554,8 @@ def export(
         typer.Option(
             "--output",
             "-o",
-            help="Instead of trace.json, or pytest-benchmark.json, in the run's folder.",
+            help="Instead of trace.json, or pytest-benchmark.json, in the run's folder; of an archive, "
+            "RUN_DIR.tar.gz beside it.",
             metavar="FILE",
         ),
     ] = None,
@@ -557,11 +565,17 @@ def export(
 
     perfetto: the steps and spans for a viewer, with lanes of host and device, arrows and counters.
     pytest-benchmark: the rounds of every arm, which `pytest-benchmark compare FILE` reads.
+    archive: the whole folder in one file; where it is too large, of each kind of step 1 in k, which the file
+    and every report of the unpacked folder say.
     """
     from suite.profile import commands
 
-    export_as = commands.export if form is Form.PERFETTO else commands.export_rounds
-    _leave(export_as(run_dir, output, _screen(is_json)))
+    exports = {
+        Form.PERFETTO: commands.export,
+        Form.PYTEST_BENCHMARK: commands.export_rounds,
+        Form.ARCHIVE: commands.export_archive,
+    }
+    _leave(exports[form](run_dir, output, _screen(is_json)))
 
 
 @app.command()

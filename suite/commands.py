@@ -240,7 +240,7 @@ def check(paths: Sequence[Path], options: Options, screen: Screen) -> int:
         experiment.run()
     arms = summarise(records, ())
     screen.show(
-        [*map(_check_line, arms), *_skipped_lines(plan.skipped)],
+        [*(_check_line(arm, records) for arm in arms), *_skipped_lines(plan.skipped)],
         [_check_document(record) for record in records],
     )
     return exit_code(records, stop.is_requested)
@@ -442,26 +442,26 @@ def _plan_lines(plan: Plan) -> Iterable[str]:
         yield (f"{case.title}: {case.num_requests} requests, arms {', '.join(case.arms)}, {case.runs_text}")
         yield from (f"  {note}" for note in case.notes)
     yield from _skipped_lines(plan.skipped)
-    runs = f"{_up_to(plan)}{plan.num_runs} runs"
-    yield f"{len(plan.cases)} cases, {runs} on device {plan.device}; nothing was run"
-
-
-def _up_to(plan: Plan) -> str:
-    return "up to " if any(case.until for case in plan.cases) else ""
+    runs = f"{'up to ' if any(case.is_open_ended for case in plan.cases) else ''}{plan.num_runs} runs"
+    budget_s = plan.options.budget_s
+    within = "" if budget_s is None else f" within {budget_s:g} s"
+    yield f"{plan.num_cases} cases, {runs} on device {plan.device}{within}; nothing was run"
 
 
 def _skipped_lines(skipped: Sequence[tuple[str, str]]) -> list[str]:
     return [f"skipped {name}: {reason}" for name, reason in skipped]
 
 
-def _check_line(arm: ArmSummary) -> str:
+def _check_line(arm: ArmSummary, records: Sequence[RunRecord]) -> str:
     name = case_title(arm.scenario, arm.case_label)
     failed = f", {arm.num_failed} runs FAILED" if arm.num_failed else ""
     tokens = arm.tokens
     if tokens is None:
         return f"{name}, {arm.arm}: {tokens_text(tokens)}{failed}"
     control = f"{arm.control}: " if arm.control else ""
-    orders = f" in {arm.num_rounds} orders" if arm.num_rounds > 1 else ""
+    key = (arm.scenario, arm.case_id, arm.arm)
+    num_orders = sum(run.is_completed for run in records if (run.scenario, run.case_id, run.arm) == key)
+    orders = f" in {num_orders} orders" if num_orders > 1 else ""
     first = tokens.first_wrong
     where = f"; the first wrong one: request {first[0]}, output token {first[1]}" if first else ""
     return (

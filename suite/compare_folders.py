@@ -119,10 +119,13 @@ def side_of(loaded: LoadedRun) -> Side:
 
 
 def findings_of(loaded: LoadedRun) -> tuple[Finding, ...]:
-    """The rules that its runs broke, as its summary tells; found anew where that is missing or damaged."""
+    """The rules that its runs broke, as its summary tells; found anew where that is missing or damaged.
+
+    Of steps that an archive has thinned none can be.
+    """
     found = (loaded.summary or {}).get("findings")
     is_damaged = any("findings are damaged" in text for text in loaded.warnings)
-    if isinstance(found, list) and not is_damaged:
+    if loaded.one_in > 1 or (isinstance(found, list) and not is_damaged):
         return loaded.validity
     metrics = {key: design.metrics for key, design in designs(loaded.cases).items()}
     return tuple(check_runs(loaded.runs, loaded.request_records, loaded.step_records, loaded.spans, metrics))

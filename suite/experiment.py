@@ -12,18 +12,20 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from types import FrameType
 from typing import Protocol, TextIO
 
 from suite.arms import named_arm
+from suite.budget import BudgetPace
 from suite.checks import Finding, check_run
 from suite.environment import DeviceFacts, utc_text
 from suite.errors import SuiteError
 from suite.metrics import empty_metrics
 from suite.pace import Pace
-from suite.plan import Plan, PlannedCase, PlannedRun
+from suite.plan import Plan, PlannedCase, PlannedRun, Purpose
 from suite.precision import MIN_ROUNDS, share_s
 from suite.protocol import (
     Finished,
@@ -141,6 +143,7 @@ class Experiment:
         self._worker_command = worker_command
         self._schedule = schedule
         self._done = {record.run_id: record for record in done}
+        self._opening_s: dict[tuple[str, str], float] = {}  # by case: what opening it took, the last time
 
     def run(self) -> list[RunRecord]:
         """Every run of every case, or those up to the interruption. SuiteError where the disk refuses."""
@@ -148,32 +151,53 @@ class Experiment:
         for index, planned in enumerate(self._plan.cases):
             if self._stop.is_requested:
                 break
+            spent_s = time.monotonic() - begin
+            if planned.is_budgeted:
+                affordable = self._within_budget(planned, index, spent_s)
+                run = next(affordable, None)
+                if run is not None:
+                    self._observer.case_started(planned)
+                    self._run_case(planned, chain([run], affordable))
+                continue
             self._observer.case_started(planned)
             budget_s = planned.until.budget_s if planned.until else 0.0
-            left_s = budget_s - (time.monotonic() - begin)
-            share = share_s(left_s, len(self._plan.cases) - index)
-            self._run_case(planned, Pace(planned, share, findings_of=self._findings_of))
+            share = share_s(budget_s - spent_s, len(self._plan.cases) - index)
+            pace = Pace(planned, share, findings_of=self._findings_of)
+            first = len(self.records)
+            needed = pace.needed(self._schedule(planned), partial(self._records_from, first))
+            if self._run_case(planned, self._undone(needed)) and pace.stopped is not None:
+                self.stopped.append(f"{planned.title}: {pace.stopped}")
         return self.records
 
-    def _run_case(self, planned: PlannedCase, pace: Pace) -> None:
-        """A worker for all runs; a fresh one after a failure, or after each run where they are isolated."""
-        first = len(self.records)
-        needed = pace.needed(self._schedule(planned), lambda: self.records[first:])
-        pending = self._undone(needed)
+    def _records_from(self, first: int) -> Sequence[RunRecord]:
+        return self.records[first:]
+
+    def _within_budget(self, planned: PlannedCase, index: int, spent_s: float) -> Iterator[PlannedRun]:
+        """The runs of a case that there is time for; those of one purpose share what is left."""
+        left_s = (self._plan.options.budget_s or 0.0) - spent_s
+        alike = [case for case in self._plan.cases[index:] if case.purpose is planned.purpose]
+        limit_s = left_s if planned.purpose is Purpose.TOKENS else share_s(left_s, len(alike))
+        pace = BudgetPace(limit_s, left_s, lambda: self._opening_s.get(planned.key, 0.0))
+        return pace.affordable(self._undone(self._schedule(planned)))
+
+    def _run_case(self, planned: PlannedCase, pending: Iterator[PlannedRun]) -> bool:
+        """A worker for all runs; a fresh one after a failure, or after each run where they are isolated.
+
+        False where it cannot be opened, and so all of them failed.
+        """
         run, is_cold = next(pending, None), False
         while run is not None and not self._stop.is_requested:
             with WorkerProcess(self._worker_command, lambda: self._stop.is_requested) as worker:
                 failure = self._open(worker, planned)
                 if failure is not None:
                     self._fail_all(planned, chain([run], pending), failure)
-                    return
+                    return False
                 can_go_on = True
                 while run is not None and can_go_on and not self._stop.is_requested:
                     can_go_on = self._run_arm(worker, planned, run, is_cold) and not _is_alone(planned, run)
                     run, is_cold = next(pending, None), False
             is_cold = not planned.is_isolated
-        if pace.stopped is not None:
-            self.stopped.append(f"{planned.title}: {pace.stopped}")
+        return True
 
     def _undone(self, runs: Iterable[PlannedRun]) -> Iterator[PlannedRun]:
         """The runs less those that were made before, whose records take their place among ours."""
@@ -202,8 +226,9 @@ class Experiment:
             device=self._plan.device,
             workload_hash=planned.workload_hash,
             folder=str(self._folder) if self._folder else None,
-            is_timed=self._is_timed,
+            is_timed=self._is_timed and planned.purpose is not Purpose.TOKENS,
         )
+        begin = time.monotonic()
         try:
             worker.send(opening)
             reply = worker.receive(Deadline(OPEN_TIMEOUT_S, "opening the device"))
@@ -215,6 +240,7 @@ class Experiment:
         if isinstance(reply, Refused):
             return reply.failure
         assert isinstance(reply, Opened), f"asked to open, the worker said {reply!r}"
+        self._opening_s[planned.key] = time.monotonic() - begin
         self._on_device(reply.device)
         return None
 

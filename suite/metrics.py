@@ -21,8 +21,11 @@ from suite.record import Metric, RequestRecord
 
 Direction = Literal["higher", "lower", "neither"]
 Values = npt.NDArray[np.float64]
+Times = npt.NDArray[np.int64]
 
 NS_PER_MS = 1e6
+WALL_MS = "wall_ms"
+"""A step's wall time: a column of figures, and of tables whose other steps are gone (suite/thinning.py)."""
 STEP_KINDS = ("prefill", "decode", "mixed")
 
 NONE_COMPLETED = "no request completed"
@@ -487,12 +490,19 @@ def step_wall_ms(requests: Sequence[RequestRecord], steps: Sequence[StepRecord])
     Where every request sent so far had finished at the previous step's end the engine was waiting
     for an arrival, so the step counts from its own start instead.
     """
-    if not steps:
+    return walls_ms(
+        np.asarray([request.sent_ns for request in requests], dtype=np.int64),
+        np.asarray([_finished_ns(request) for request in requests], dtype=np.int64),
+        np.asarray([step.start_ns for step in steps], dtype=np.int64),
+        np.asarray([step.end_ns for step in steps], dtype=np.int64),
+    )
+
+
+def walls_ms(sent: Times, finished: Times, starts: Times, ends: Times) -> Values:
+    """`step_wall_ms` of columns in ns: of requests when they were sent and finished, of steps both ends."""
+    if not starts.size:
         return np.empty(0)
-    starts = np.asarray([step.start_ns for step in steps], dtype=np.int64)
-    ends = np.asarray([step.end_ns for step in steps], dtype=np.int64)
-    sent = np.sort(np.asarray([request.sent_ns for request in requests], dtype=np.int64))
-    finished = np.sort(np.asarray([_finished_ns(request) for request in requests], dtype=np.int64))
+    sent, finished = np.sort(sent), np.sort(finished)
     open_requests = np.searchsorted(sent, ends, "right") - np.searchsorted(finished, ends, "right")
     begins = starts.copy()
     is_busy = open_requests[:-1] > 0

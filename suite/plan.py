@@ -7,6 +7,7 @@ import random
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Literal
 
@@ -40,6 +41,8 @@ SHUFFLE = re.compile(r"shuffle:[0-9]+")
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 PATTERN = "*.yaml"
 MAX_ROUNDS = 10_000
+ORDERS_OF_A_BUDGET = 2
+"""In how many orders a case's tokens are checked where there is little time; `suite check` tries all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,9 @@ class Options:
     `arms_option` gave the arms, and is named where they are wrong.
 
     `until`: rounds go on until the intervals are narrow; with it `rounds` is the most there may be.
+
+    `budget_s`: the time that all of it may take, in order of purpose (suite/budget.py); not with `until`,
+    which has its own.
 
     `instrument`: of one more run of every arm, whose times enter no verdict; with "off" there is none.
     `sync_check`: likewise of yet another, which looks for silent waits.
@@ -66,6 +72,7 @@ class Options:
     is_traced: bool = False
     has_window: bool = False
     until: Precision | None = None
+    budget_s: float | None = None
     arms_option: str = "--arms"
 
     def document(self, device: str) -> dict[str, object]:
@@ -80,9 +87,17 @@ class Options:
             "torch_trace": self.is_traced,
             "window": self.has_window,
             "until_precision_percent": self.until.percent if self.until else None,
-            "budget_s": self.until.budget_s if self.until else None,
+            "budget_s": self.until.budget_s if self.until else self.budget_s,
             "set": list(self.overrides),
         }
+
+
+class Purpose(StrEnum):
+    """What the runs of a case are for, in the order in which a budget is spent."""
+
+    TOKENS = "tokens"
+    ATTRIBUTION = "attribution"
+    WORKLOAD = "workload"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +131,7 @@ class PlannedCase:
     `reference` is the arm that others are compared with; with `has_aa` it runs twice in each measured round.
     With `until` there may be fewer than `rounds` (suite/pace.py).
     `is_billed`: all rounds are of repeats, and its budget may end them before `rounds` (suite/cost.py).
+    `is_budgeted`: the time for all cases may end before its rounds do (suite/budget.py).
     """
 
     case: Case
@@ -135,16 +151,33 @@ class PlannedCase:
     has_aa: bool = False
     until: Precision | None = None
     is_billed: bool = False
+    is_budgeted: bool = False
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.case.scenario.name, self.case.case_id
+
+    @property
+    def purpose(self) -> Purpose:
+        if self.num_rotations:
+            return Purpose.TOKENS
+        return Purpose.WORKLOAD if self.case.scenario.traffic.steps is None else Purpose.ATTRIBUTION
+
+    @property
+    def is_open_ended(self) -> bool:
+        """Whether there may be fewer runs of it than are planned."""
+        return self.until is not None or self.is_budgeted
 
     @property
     def rounds_text(self) -> str:
-        return str(self.rounds) if self.until is None else f"up to {self.rounds}"
+        return f"up to {self.rounds}" if self.is_open_ended else str(self.rounds)
 
     @property
     def runs_text(self) -> str:
         """What is run of each arm: "1 warm-up and 5 measured rounds"."""
         if self.num_rotations:
-            return f"{self.num_rotations} of the requests in {self.num_rotations} orders"
+            orders = "1 order" if self.num_rotations == 1 else f"{self.num_rotations} orders"
+            return f"{min(MAX_REQUESTS, self.num_requests)} of the requests in {orders}"
         if self.is_billed:
             return f"rounds of repeats until the budget ends, {self.rounds} at most"
         return f"{self.warmup_rounds} warm-up and {self.rounds_text} measured rounds"
@@ -278,6 +311,10 @@ class Plan:
     def num_runs(self) -> int:
         return sum(len(case.runs()) for case in self.cases)
 
+    @property
+    def num_cases(self) -> int:
+        return len({case.key for case in self.cases})
+
     def document(self) -> dict[str, object]:
         """What config.yaml holds: the scenarios with every default and option put in."""
         is_open = any(case.until is not None or case.is_billed for case in self.cases)
@@ -306,6 +343,7 @@ class Plan:
                     "notes": list(planned.notes),
                 }
                 for planned in self.cases
+                if planned.purpose is not Purpose.TOKENS
             ],
             "skipped": [{"scenario": name, "reason": reason} for name, reason in self.skipped],
         }
@@ -332,7 +370,16 @@ def plan_scenarios(scenarios: Sequence[Scenario], options: Options) -> Plan:
             cases += planned
         else:
             skipped.append((scenario.name, reason))
-    return Plan(options, device, tuple(scenarios), tuple(cases), tuple(skipped))
+    ordered = cases if options.budget_s is None else by_purpose(cases)
+    return Plan(options, device, tuple(scenarios), tuple(ordered), tuple(skipped))
+
+
+def by_purpose(cases: Sequence[PlannedCase]) -> list[PlannedCase]:
+    """First a short check of every case's tokens, then the cases that attribute costs, then the workloads."""
+    order = list(Purpose)
+    ordered = sorted(cases, key=lambda case: order.index(case.purpose))
+    planned = [*(_token_check(case, ORDERS_OF_A_BUDGET) for case in ordered), *ordered]
+    return [replace(case, is_budgeted=True) for case in planned]
 
 
 def _check_attention(scenario: Scenario, device: str) -> None:
@@ -347,21 +394,21 @@ def _check_attention(scenario: Scenario, device: str) -> None:
 
 def for_check(plan: Plan) -> Plan:
     """The plan with every arm run once in each rotation of a token case, for some orders hide a bug."""
-    cases = tuple(
-        replace(
-            case,
-            rounds=1,
-            warmup_rounds=0,
-            num_rotations=min(MAX_REQUESTS, case.num_requests),
-            instrument="off",
-            sync_check="off",
-            amplify={},
-            has_aa=False,
-            until=None,
-        )
-        for case in plan.cases
+    return replace(plan, cases=tuple(_token_check(case, MAX_REQUESTS) for case in plan.cases))
+
+
+def _token_check(case: PlannedCase, num_orders: int) -> PlannedCase:
+    return replace(
+        case,
+        rounds=1,
+        warmup_rounds=0,
+        num_rotations=min(num_orders, MAX_REQUESTS, case.num_requests),
+        instrument="off",
+        sync_check="off",
+        amplify={},
+        has_aa=False,
+        until=None,
     )
-    return replace(plan, cases=cases)
 
 
 def for_bill(plan: Plan) -> Plan:

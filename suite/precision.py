@@ -53,8 +53,6 @@ def is_spent(spent_s: float, round_s: Sequence[float], limit_s: float) -> bool:
 def read_precision(percent: str | None, budget: str | None) -> Precision | None:
     """From the options' texts, "1%" and "10m"; None where no precision is asked for."""
     if percent is None:
-        if budget is not None:
-            raise SuiteError(f"--budget {budget}: it goes with --until-precision; add that, or use --rounds")
         return None
     found = _PERCENT.fullmatch(percent)
     if found is None or not 0 < float(found[1]) <= 100:
@@ -63,10 +61,11 @@ def read_precision(percent: str | None, budget: str | None) -> Precision | None:
             f"--until-precision {shown}: it must be a percentage above 0 and at most 100, with its sign: "
             "write for instance 1%"
         )
-    return Precision(float(found[1]), DEFAULT_BUDGET_S if budget is None else _budget_s(budget))
+    return Precision(float(found[1]), DEFAULT_BUDGET_S if budget is None else read_budget(budget))
 
 
-def _budget_s(text: str) -> float:
+def read_budget(text: str) -> float:
+    """Seconds, from the text of an option such as "10m"."""
     found = _DURATION.fullmatch(text)
     if found is None or not 0 < float(found[1]) * _SECONDS[found[2]] <= _LONGEST_BUDGET_S:
         shown = text.strip() or "''"

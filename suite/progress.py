@@ -206,7 +206,7 @@ def make_progress(console: Console, plan: Plan | None, num_done: int = 0) -> Abs
     """
     is_live = console.is_terminal and not console.is_dumb_terminal
     kind = LiveProgress if is_live else LineProgress
-    is_known = plan is not None and all(case.until is None for case in plan.cases)
+    is_known = plan is not None and not any(case.is_open_ended for case in plan.cases)
     return kind(console, plan.num_runs if plan is not None and is_known else None, num_done)
 
 

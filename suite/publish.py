@@ -15,9 +15,10 @@ from suite.bill import ArmBill, arm_bills, documents
 from suite.break_even import Cell, break_even
 from suite.case_label import case_title
 from suite.checks import Finding, check_runs
-from suite.comparison import Comparison, compare, designs
+from suite.comparison import Comparison, Design, compare, designs
 from suite.environment import utc_text
 from suite.instrumented_runs import costs_by_arm
+from suite.left_out import LeftOut, left_out, left_out_document, left_out_texts
 from suite.record import RunRecord
 from suite.step_costs import ArmKey, StepCosts
 from suite.store import CUT_SHORT, REPORT_SO_FAR, RUNS, SUMMARY, LoadedRun, RunFolder, load_run
@@ -62,13 +63,15 @@ class Summed:
     attribution: tuple[Line, ...]
     break_even: tuple[Cell, ...]
     document: Mapping[str, object]
+    left_out: tuple[LeftOut, ...] = ()  # because the budget was spent
 
 
 def publish(path: Path, is_interrupted: bool | None = None) -> Published:
     """Write summary.json, summary.csv and report.html of a run folder, over any that are there.
 
     The caller has the right to write it. Without a word on whether it was interrupted, the folder's own files
-    decide. SuiteError where it is no run folder or cannot be written.
+    decide. A summary that was made of all steps stays where an archive has thinned them. SuiteError where it is
+    no run folder or cannot be written.
     """
     from suite.report.page import render
 
@@ -77,7 +80,8 @@ def publish(path: Path, is_interrupted: bool | None = None) -> Published:
         is_interrupted = loaded.is_interrupted
     summed = sum_up(loaded, is_interrupted)
     folder = RunFolder(path)
-    folder.write_summary(summed.document, to_csv(summed.arms))
+    if not _is_of_all_steps(loaded):
+        folder.write_summary(summed.document, to_csv(summed.arms))
     loaded = _with_summary(loaded, summed)
     data = _page_data(loaded, summed)
     report = folder.write_report(render(data))
@@ -139,31 +143,45 @@ def _published(
 
 
 def sum_up(loaded: LoadedRun, is_interrupted: bool) -> Summed:
-    """The summary of a run folder; steps and requests are read a run at a time, so that any number fits."""
+    """The summary of a run folder; steps and requests are read a run at a time, so that any number fits.
+
+    Of steps that an archive has thinned no rule is judged and no bill made anew: what the folder's summary
+    says of all of them stands.
+    """
+    is_thinned = loaded.one_in > 1
     design_of = designs(loaded.cases)
-    findings = tuple(
-        check_runs(
-            loaded.runs,
-            loaded.request_records,
-            loaded.step_records,
-            loaded.spans,
-            {key: design.metrics for key, design in design_of.items()},
-        )
-    )
+    findings = loaded.validity if is_thinned else _checked(loaded, design_of)
     arms = summarise(loaded.runs, findings)
     costs = costs_by_arm(loaded.runs, loaded, findings)
     comparisons = compare(loaded.runs, design_of, findings)
     cells = break_even(loaded.runs, design_of, findings)
     document = to_document(arms, findings, loaded.skipped, is_interrupted, costs, comparisons)
-    bills = arm_bills(loaded.whole_runs, loaded.step_records, loaded.spans, findings)
+    bills = arm_bills(() if is_thinned else loaded.whole_runs, loaded.step_records, loaded.spans, findings)
     if bills:
         document["amplified"] = documents(bills)
-    lines = attribution(loaded.whole_runs, loaded.step_records, findings, bills)
+    lines = attribution(loaded.whole_runs, loaded.step_records, findings, bills, loaded.listed)
     if lines:
         document["attribution"] = [line.document() for line in lines]
     if cells:
         document["break_even"] = [cell.document() for cell in cells]
-    return Summed(arms, findings, costs, comparisons, bills, lines, cells, document)
+    missing = () if is_interrupted else left_out(loaded)
+    if missing:
+        document["left_out"] = left_out_document(missing, loaded)
+    if _is_of_all_steps(loaded):
+        document = dict(loaded.summary or {})
+    return Summed(arms, findings, costs, comparisons, bills, lines, cells, document, missing)
+
+
+def _checked(loaded: LoadedRun, design_of: Mapping[tuple[str, str], Design]) -> tuple[Finding, ...]:
+    metrics_of = {key: design.metrics for key, design in design_of.items()}
+    return tuple(
+        check_runs(loaded.runs, loaded.request_records, loaded.step_records, loaded.spans, metrics_of)
+    )
+
+
+def _is_of_all_steps(loaded: LoadedRun) -> bool:
+    """Whether the folder's summary was made before an archive thinned its steps."""
+    return loaded.one_in > 1 and loaded.summary is not None
 
 
 def _with_summary(loaded: LoadedRun, summed: Summed) -> LoadedRun:
@@ -172,6 +190,7 @@ def _with_summary(loaded: LoadedRun, summed: Summed) -> LoadedRun:
     untold = (loaded.damage(run.run_id) for run in loaded.runs if run.run_id not in told)
     warnings = [text for text in loaded.warnings if not text.startswith(SUMMARY)]
     warnings += [*filter(None, untold), *_resumed_at(loaded.environment)]
+    warnings += left_out_texts(summed.left_out, loaded)
     return replace(loaded, summary=summed.document, warnings=tuple(warnings))
 
 

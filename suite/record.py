@@ -199,7 +199,7 @@ class RunRecord(_Frozen):
     @property
     def is_timed_alike(self) -> bool:
         """Whether it was run as measured runs are: those, and the repeats for the A/A floor."""
-        if self.sync_check != "off":
+        if self.sync_check != "off" or self.rotation is not None:
             return False
         return not self.is_warmup and self.instrument == "off" and not self.repeats
 

@@ -38,6 +38,7 @@ from suite.store import (
     RunFolder,
     as_stored,
     load_run,
+    read_archive_note,
     read_config,
 )
 from suite.yaml_source import Source, show
@@ -93,6 +94,12 @@ def reopen(path: Path, given: Given, now: Environment) -> Resumed:
             f"--resume {path}: it took turns with another commit, and a run made later takes none; start "
             "`suite run --baseline` again"
         )
+    note = read_archive_note(path)
+    if note is not None and note.one_in > 1:
+        raise SuiteError(
+            f"--resume {path}: it was unpacked from an archive that kept of each kind of step 1 in "
+            f"{note.one_in:,}, and its runs cannot be gone on with; resume the folder the archive was made of"
+        )
     options = _options(path, config.invocation)
     _check_given(path, given, config)
     _check_files(path, given.paths, options, config.scenarios)
@@ -110,7 +117,7 @@ def reopen(path: Path, given: Given, now: Environment) -> Resumed:
 
 def _options(path: Path, invocation: Mapping[str, Any]) -> Options:
     """The options the run began with."""
-    percent = invocation.get("until_precision_percent")
+    percent, budget_s = (invocation.get(name) for name in ("until_precision_percent", "budget_s"))
     try:
         return Options(
             device=str(invocation["device"]),
@@ -123,8 +130,9 @@ def _options(path: Path, invocation: Mapping[str, Any]) -> Options:
             is_traced=bool(invocation.get("torch_trace")),
             has_window=bool(invocation.get("window")),
             until=None if percent is None else Precision(percent, float(invocation["budget_s"])),
+            budget_s=None if percent is not None or budget_s is None else float(budget_s),
         )
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise SuiteError(
             f"{path / CONFIG}: invocation does not say what the run was started with ({error}); {_NEW_RUN}"
         ) from None

@@ -24,6 +24,7 @@ from pydantic import ValidationError
 
 from runner.measure import StepRecord
 from runner.spans import Span
+from suite.archive_note import NOTE, ArchiveNote, ListedTimes, read_note
 from suite.atomic_file import TEMPORARY, replace_file
 from suite.checks import Finding
 from suite.errors import SuiteError
@@ -52,7 +53,7 @@ TRACES = "traces"
 DAMAGED_RUNS = "runs.damaged.jsonl"
 CUT_SHORT = "cut short, left out"
 
-_RECORDS = (CONFIG, ENVIRONMENT, RUNS, SUMMARY, SUMMARY_TABLE, CEILINGS)
+_RECORDS = (CONFIG, ENVIRONMENT, RUNS, SUMMARY, SUMMARY_TABLE, CEILINGS, NOTE)
 _OF_RUNS = {STEPS: ".parquet", REQUESTS: ".parquet", SPANS: ".parquet", TRACES: ".json"}
 
 OTHER_FOLDER = "another folder with --output-dir (what was written before is kept)"
@@ -430,6 +431,7 @@ class LoadedRun:
     """The read side: a run folder as found. `warnings` says what was missing or cut short.
 
     `damaged`: the file of steps or requests that is missing or cannot be read -> what is wrong with it.
+    `note`: of a folder unpacked from an archive that left something out (suite/archive.py).
     """
 
     path: Path
@@ -444,6 +446,17 @@ class LoadedRun:
     warnings: tuple[str, ...] = ()
     validity: tuple[Finding, ...] = ()
     damaged: Mapping[str, str] = field(default_factory=dict)
+    note: ArchiveNote | None = None
+
+    @property
+    def one_in(self) -> int:
+        """1 where all steps are here; above it an archive kept of each kind of step 1 in so many."""
+        return 1 if self.note is None else self.note.one_in
+
+    @property
+    def listed(self) -> Mapping[str, ListedTimes]:
+        """By run_id, what was made of all steps before they were thinned."""
+        return {} if self.note is None else self.note.listed
 
     @property
     def is_interrupted(self) -> bool:
@@ -491,7 +504,13 @@ class LoadedRun:
         return [span for piece in _pieces(self.path, SPANS, run_id) for span in _spans(piece)]
 
     def step_records(self, run_id: str) -> list[StepRecord]:
-        """The steps as they were recorded. SuiteError where their file is missing or damaged."""
+        """The steps as they were recorded. SuiteError where their file is missing, damaged or thinned."""
+        if self.note is not None and self.one_in > 1:
+            raise SuiteError(self.note.reason)
+        return self.kept_step_records(run_id)
+
+    def kept_step_records(self, run_id: str) -> list[StepRecord]:
+        """The steps that are here, 1 in `one_in`. SuiteError where their file is missing or damaged."""
         return [step for piece in self._whole(STEPS, run_id) for step in _step_records(piece)]
 
     def request_records(self, run_id: str) -> list[RequestRecord]:
@@ -526,6 +545,9 @@ def load_run(path: Path) -> LoadedRun:
         warnings.append(f"{SUMMARY}: its findings are damaged, left out")
         summary = {**summary, "findings": []}
     runs = tuple(_read_runs(path / RUNS, warnings))
+    note = read_archive_note(path)
+    if note is not None:
+        warnings.append(note.text)
     damaged = {name: fault for run in runs for name, fault in _table_faults(path, run)}
     return LoadedRun(
         path=path,
@@ -540,7 +562,20 @@ def load_run(path: Path) -> LoadedRun:
         warnings=tuple(warnings),
         validity=findings or (),
         damaged=damaged,
+        note=note,
     )
+
+
+def read_archive_note(folder: Path) -> ArchiveNote | None:
+    """What an archive left out of a run folder; None for nothing. SuiteError where that cannot be told."""
+    path, faults = folder / NOTE, list[str]()
+    if not path.is_file():
+        return None
+    document = _read_json(path, faults)
+    try:
+        return read_note(document or {})
+    except SuiteError as error:
+        raise SuiteError(f"{path}: {faults[0] if faults else error}") from None
 
 
 def check_is_run(path: Path) -> None:

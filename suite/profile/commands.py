@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.spans import Span
+from suite.archive import SUFFIX, megabytes, pack
 from suite.compare_folders import findings_of
 from suite.errors import SuiteError
 from suite.plan import Options
@@ -28,7 +29,7 @@ from suite.profile.wording import (
 from suite.progress import make_progress_console
 from suite.pytest_benchmark import storage_document
 from suite.record import RunRecord
-from suite.store import TRACE, LoadedRun, load_run, to_json, write_file
+from suite.store import TRACE, LoadedRun, check_is_run, load_run, to_json, write_file
 
 if TYPE_CHECKING:
     from suite.commands import Screen
@@ -99,6 +100,36 @@ def export_rounds(run_dir: Path, output: Path | None, screen: Screen) -> int:
     return EXIT_FINE
 
 
+def export_archive(run_dir: Path, output: Path | None, screen: Screen) -> int:
+    """Pack a run folder into one file of limited size, and say what of it was left out."""
+    check_is_run(run_dir)
+    real = run_dir.resolve()
+    place = real.parent if run_dir.name in ("", "..") else run_dir.parent
+    target = output or place / f"{real.name}{SUFFIX}"
+    archive = pack(run_dir, output=target)
+    was_there = target.is_file()
+    path = write_file(target, archive.content)
+    lines = [f"left out: {name} (a trace cannot be thinned)" for name in archive.left_out]
+    if archive.num_steps is not None:
+        lines.append(
+            f"thinned: of each kind of step 1 in {archive.one_in:,} is in it, {archive.num_kept:,} of "
+            f"{archive.num_steps:,} steps; all else is whole"
+        )
+    told = f"archive: {path} ({archive.num_files} files, {megabytes(len(archive.content))}"
+    lines.append(f"{told}{'; in the place of the one that was there' if was_there else ''})")
+    facts = {
+        "file": str(path),
+        "num_bytes": len(archive.content),
+        "num_files": archive.num_files,
+        "one_in": archive.one_in,
+        "num_steps": archive.num_steps,
+        "num_kept": archive.num_kept,
+        "left_out": list(archive.left_out),
+    }
+    screen.show(lines, facts)
+    return EXIT_FINE
+
+
 def _traced_runs(loaded: LoadedRun) -> tuple[list[TracedRun], list[str]]:
     """Runs with spans; where there are none, the last measured run of each arm and case. SuiteError for none.
 
@@ -112,7 +143,7 @@ def _traced_runs(loaded: LoadedRun) -> tuple[list[TracedRun], list[str]]:
     traced = []
     for run in found:
         try:
-            steps = loaded.step_records(run.run_id)
+            steps = loaded.kept_step_records(run.run_id)
         except SuiteError as error:
             left_out.append(f"the run {run.run_id} is left out: {error}")
             continue
@@ -137,11 +168,14 @@ def _readable_spans(loaded: LoadedRun) -> tuple[dict[str, list[Span]], list[str]
 
 def _title(run: RunRecord, loaded: LoadedRun) -> str:
     is_only_case = len({other.case_id for other in loaded.runs}) == 1
-    return run.arm if is_only_case else f"{run.scenario} [{run.case_label}] {run.arm}"
+    name = run.arm if is_only_case else f"{run.scenario} [{run.case_label}] {run.arm}"
+    return name if loaded.one_in == 1 else f"{name} (of each kind of step 1 in {loaded.one_in:,})"
 
 
 def _recorded(loaded: LoadedRun) -> tuple[list[Span], list[str]]:
-    """The spans of every run that has any, and what is damaged. SuiteError where none has."""
+    """The spans of every run that has any, and what is damaged. SuiteError where none has, or not all."""
+    if loaded.note is not None and loaded.one_in > 1:
+        raise SuiteError(f"{loaded.path}: its spans cannot be held against a capture: {loaded.note.reason}")
     found, faults = _readable_spans(loaded)
     spans = [span for of_run in found.values() for span in of_run]
     if not spans:

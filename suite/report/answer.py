@@ -23,6 +23,8 @@ def points(scenario: ScenarioData) -> tuple[Point, ...]:
         failed = sum(one.num_failed for one in scenario.series)
         interrupted = sum(one.num_interrupted for one in scenario.series)
         told = f"Cannot tell: no measured run completed ({failed} failed, {interrupted} interrupted)."
+        if scenario.thinned_bill:
+            told = f"Not shown: {scenario.thinned_bill}."
         return (Point("Answer", told, "doubt"),)
     first = choice.points(scenario) if scenario.measured else (_of_bills(billed),)
     tokens = _tokens(scenario)

@@ -46,6 +46,8 @@ class LoadedRun(Protocol):
     def skipped(self) -> Sequence[tuple[str, str]]: ...
     @property
     def is_interrupted(self) -> bool: ...
+    @property
+    def one_in(self) -> int: ...
     def steps(self, run_id: str) -> pd.DataFrame: ...
     def requests(self, run_id: str) -> pd.DataFrame: ...
 
@@ -72,6 +74,14 @@ class Series:
     findings: tuple[Finding, ...] = ()
     costs: StepCosts | None = None  # of its instrumented run; None: there was none
     bill: ArmBill | None = None  # of its runs with repeated commands; None: there were none
+    one_in: int = 1  # of each kind of step 1 in so many is here: an archive left the others out
+
+    @property
+    def thinning(self) -> str:
+        """What to say beside figures of steps where an archive left most of them out; else empty."""
+        if self.one_in == 1:
+            return ""
+        return f" Of each kind of step 1 in {self.one_in:,} is here: the archive left out the others."
 
     @property
     def label(self) -> str:
@@ -187,6 +197,14 @@ class ScenarioData:
     def measured(self) -> tuple[Series, ...]:
         return tuple(series for series in self.series if series.runs)
 
+    @property
+    def thinned_bill(self) -> str:
+        """Why a bill that was measured cannot be shown; empty where none was, or all steps are here."""
+        records = [record for one in self.series if one.one_in > 1 for record in one.records]
+        if not any(record.repeats for record in records):
+            return ""
+        return "what repeated commands cost needs every step, and here are 1 in a few; summary.json has it"
+
 
 @dataclass(frozen=True, slots=True)
 class UnmeasuredRun:
@@ -290,6 +308,8 @@ def run_label(record: RunRecord) -> str:
 
 def round_label(record: RunRecord) -> str:
     """Rounds as people count them, from 1, as on the terminal."""
+    if record.rotation is not None:
+        return f"token check, order {record.rotation + 1}"
     if record.sync_check != "off":
         return "check for silent waits"
     if record.repeats:
@@ -368,6 +388,7 @@ def _series(
         records=tuple(records),
         findings=tuple(finding for finding in findings if finding.run_id in run_ids),
         costs=costs,
+        one_in=loaded.one_in,
     )
 
 

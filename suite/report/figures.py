@@ -276,7 +276,7 @@ def step_times(one: Series) -> Chart:
         f"Milliseconds; n = steps of {plural(len(frames), 'round')} pooled: {steps}. Box: quartiles and "
         f"median; whiskers: {WHISKERS[0]}th and {WHISKERS[1]}th percentile. Device: from a step's first "
         "command to the end of its last. Host: its own work, waits left out. Wall: from the end of the "
-        "step before.",
+        f"step before.{one.thinning}",
         figure,
     )
 
@@ -360,7 +360,7 @@ def _batch_caption(one: Series, run: MeasuredRun, max_points: int) -> str:
     text = f"n = {plural(count, 'step')} of {round_label(run.record)}"
     if len(one.runs) > 1:
         text += f", the one of median throughput among {len(one.valid_runs or one.runs)}"
-    text += ". A decode is one token of a step; image rows are part of the prefill tokens."
+    text += f". A decode is one token of a step; image rows are part of the prefill tokens.{one.thinning}"
     group = _group_size(count, max_points)
     if group > 1:
         text += f" Lines are means of {group:,} steps in a row, bands reach from the lowest to the highest."

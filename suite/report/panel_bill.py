@@ -16,7 +16,8 @@ def panel(scenario: ScenarioData) -> Panel:
     cases, told = drawn_cases(scenario)
     time = cost_time(scenario)
     takes = f" in {time}" if time else ""
-    no_bill = f"no command was repeated (`python -m suite cost {scenario.file}` does it{takes})"
+    never = f"no command was repeated (`python -m suite cost {scenario.file}` does it{takes})"
+    no_bill = scenario.thinned_bill or never
 
     def draw(case: Case) -> Detail:
         lines = [line for line in scenario.attribution if line.case_id == case.case_id]

@@ -175,6 +175,8 @@ def _of_flags(scenario: ScenarioData) -> Point:
     attributed = _attributed(scenario, "flag upload")
     if _is_measured(attributed):
         return _of_lines(_FLAG, attributed)
+    if scenario.thinned_bill:
+        return Point(_FLAG, f"Not shown: {scenario.thinned_bill}.", "doubt")
     if counted := _uploads_flags(scenario):
         return Point(_FLAG, f"{counted} {_how(scenario)}", "doubt", _command(scenario))
     if _counts_bytes(scenario):
@@ -193,6 +195,8 @@ def _of_merge(scenario: ScenarioData) -> tuple[Point, ...]:
     if _is_measured(attributed):
         told = _of_lines(_MERGE, attributed)
         return (replace(told, text=f"{told.text} {_SKIPS}"),)
+    if scenario.thinned_bill:
+        return (Point(_MERGE, f"Not shown: {scenario.thinned_bill}.", "doubt"),)
     if not _uploads_flags(scenario):
         return ()
     return (Point(_MERGE, f"Not measured. {_how(scenario)}", "doubt", _command(scenario)),)
@@ -282,7 +286,7 @@ def _uploads_flags(scenario: ScenarioData) -> str:
     one, _, mean = max(uploads, key=lambda upload: upload[2])
     if not mean:
         return "Not timed; flags are uploaded in steps with prefill only."
-    return f"Not timed; {one.arm} uploads {quantity(mean, 'B')} a decode step (mean)."
+    return f"Not timed; {one.arm} uploads {quantity(mean, 'B')} a decode step (mean).{one.thinning}"
 
 
 def _flag_bytes(one: Series) -> tuple[bool, float]:

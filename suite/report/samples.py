@@ -57,16 +57,19 @@ def with_latencies(requests: pd.DataFrame) -> pd.DataFrame:
 
 
 def with_step_times(steps: pd.DataFrame, requests: pd.DataFrame) -> pd.DataFrame:
-    """The steps with `device_ms`, `host_ms`, `hash_ms`, `wall_ms`, `at_s` (since the run's first step)."""
+    """The steps with `device_ms`, `host_ms`, `hash_ms`, `wall_ms`, `at_s` (since the run's first step).
+
+    Steps that were thinned bring their wall times along: what came before each is no longer here.
+    """
     times: dict[str, Any] = {}
     for column in ("device", "host", "hash"):
         if f"{column}_ns" in steps:
             times[f"{column}_ms"] = steps[f"{column}_ns"].astype("float64") / metrics.NS_PER_MS
     if {"start_ns", "end_ns"} <= set(steps.columns) and len(steps):
         times["at_s"] = (steps["start_ns"] - steps["start_ns"].iloc[0]) / 1e9
-        if {"sent_ns", "finished_ns"} <= set(requests.columns):
+        if metrics.WALL_MS not in steps and {"sent_ns", "finished_ns"} <= set(requests.columns):
             ends = _step_records(steps[["start_ns", "end_ns"]])  # all that the wall time is made of
-            times["wall_ms"] = metrics.step_wall_ms(_records(requests), ends)
+            times[metrics.WALL_MS] = metrics.step_wall_ms(_records(requests), ends)
     return steps.assign(**times)
 
 

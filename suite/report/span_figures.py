@@ -259,7 +259,7 @@ def wall_times(series: Sequence[Series], kind: str) -> Chart:
     return Chart(
         title,
         f"Milliseconds from the end of the step before; n\u00a0=\u00a0{told} of each arm, all "
-        f"measured rounds, without instruments. {_BOX}{_absent(absent)}",
+        f"measured rounds, without instruments. {_BOX}{_absent(absent)}{drawn[0][0].thinning}",
         figure,
     )
 

@@ -344,7 +344,7 @@ def step_times(one: Series) -> Table:
                 )
     columns = ("Kind", "Time", "n steps", "Median", "95th percentile", "99th percentile", "Longest")
     reason = "" if rows else undefined(why_no_steps(one, "the result files have no times of steps"))
-    return Table("Time of a step in figures", columns, tuple(rows), reason)
+    return Table("Time of a step in figures", columns, tuple(rows), reason, one.thinning.strip())
 
 
 def uploads(one: Series) -> Table:
@@ -360,7 +360,7 @@ def uploads(one: Series) -> Table:
             )
     columns = ("Buffer", "Kind of step", "Mean bytes a step", "Mean copies a step", "n steps")
     reason = undefined(why_no_steps(one, "the result files count no bytes by buffer"))
-    return Table("Uploads in figures", columns, tuple(rows), "" if rows else reason)
+    return Table("Uploads in figures", columns, tuple(rows), "" if rows else reason, one.thinning.strip())
 
 
 def routes(one: Series) -> Table:
@@ -382,6 +382,7 @@ def routes(one: Series) -> Table:
     note = (
         "Ids: from the host, sampled ids mixed with them, or taken on the device as a slice or scattered. "
         "Embeddings: merged with supplied rows, looked up only, or looked up inside the forward (graph)."
+        f"{one.thinning}"
     )
     return Table("Routes of the steps", columns, rows, "" if rows else reason, note if rows else "")
 

@@ -56,7 +56,7 @@ def by_buffer(series: Sequence[Series], kind: str) -> Chart:
         title,
         f"Mean bytes (B), host to device, counted at the copies; n\u00a0=\u00a0{told} of each arm, "
         "all measured rounds. The upright stroke is the sum. An arm without a mark uploads nothing of "
-        f"it.{small}",
+        f"it.{small}{series[0].thinning}",
         figure,
     )
 
@@ -136,7 +136,7 @@ def against_positions(labelled: Sequence[tuple[int, Series]], which: str = "") -
         "Mean bytes (B) uploaded in a step, all buffers together, over how many positions (prompt and "
         f"output tokens, image rows) it computes; n\u00a0=\u00a0{counts:,} steps of "
         f"{plural(len(lines), 'arm')}, decode and mixed steps alike. A line has at most {MAX_SIZES} points, "
-        "each the mean of the steps near it.",
+        f"each the mean of the steps near it.{lines[0][1].thinning}",
         figure,
     )
 

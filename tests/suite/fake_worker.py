@@ -59,6 +59,7 @@ def record(opening, command, failure=None, num_wrong=0):
         round=command.round,
         is_warmup=command.is_warmup,
         is_aa=command.is_aa,
+        rotation=command.rotation,
         status=Status.FAILED if failure else Status.COMPLETED,
         device=opening.device,
         seed=opening.seed,

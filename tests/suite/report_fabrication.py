@@ -36,6 +36,7 @@ class FakeLoaded:
     skipped: Sequence[tuple[str, str]] = ()
     warnings: Sequence[str] = ()
     is_interrupted: bool = False
+    one_in: int = 1
     step_frames: dict[str, pd.DataFrame] = field(default_factory=dict)
     request_frames: dict[str, pd.DataFrame] = field(default_factory=dict)
 
