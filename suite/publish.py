@@ -70,8 +70,8 @@ def publish(path: Path, is_interrupted: bool | None = None) -> Published:
     """Write summary.json, summary.csv and report.html of a run folder, over any that are there.
 
     The caller has the right to write it. Without a word on whether it was interrupted, the folder's own files
-    decide. A summary that was made of all steps stays where an archive has thinned them. SuiteError where it is
-    no run folder or cannot be written.
+    decide. A summary that was made of all steps stays where an archive has thinned them. SuiteError where it
+    is no run folder or cannot be written.
     """
     from suite.report.page import render
 
