@@ -18,7 +18,7 @@ from suite.arms import named_arm
 from suite.bill import ArmBill
 from suite.checks import Broken, Finding, broken_rules
 from suite.comparison import left_out_rounds
-from suite.ratios import Interval, Ratio, factor, holm, paired_ratio
+from suite.ratios import Interval, Ratio, factor, holm, paired_ratio, with_left_out
 from suite.record import RunRecord, Status, StepListRecord
 from suite.verdict import UNKNOWN_FLOOR, Floor, Word, decide, noise_floor
 
@@ -331,7 +331,7 @@ class _Case:
             }
             for arm in (pair.over, pair.under)
         )
-        return replace(paired_ratio(over, under), left_out=left_out_rounds((runs, self._invalid)))
+        return with_left_out(paired_ratio(over, under), left_out_rounds((runs, self._invalid)))
 
     def _split(self, line: Line, kind: str, rounds: frozenset[int] | None) -> Line:
         """The price with the factors it is the product of."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from suite.checks import Broken, Finding, broken_rules
 from suite.metrics import DEFINITIONS
-from suite.ratios import Interval, LeftOut, Ratio, factor, holm, paired_ratio
+from suite.ratios import Interval, LeftOut, Ratio, factor, holm, paired_ratio, with_left_out
 from suite.record import RunRecord, Status
 from suite.verdict import Floor, Verdict, Word, decide, noise_floor
 
@@ -208,7 +208,7 @@ def paired_runs(
     of_over, of_under = (
         by_round([run for run in runs if run.round not in bad], metric, ()) for runs, _ in sides
     )
-    return replace(paired_ratio(of_over, of_under), left_out=left_out_rounds(*sides))
+    return with_left_out(paired_ratio(of_over, of_under), left_out_rounds(*sides))
 
 
 def left_out_rounds(*sides: tuple[Sequence[RunRecord], Broken]) -> LeftOut | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeGuard
 
 import numpy as np
@@ -122,6 +122,14 @@ class Ratio:
         if self.mean_log is None or self.error is None or self.degrees is None:
             return None
         return _p_value(self.mean_log - limit, self.error, self.degrees)
+
+
+def with_left_out(ratio: Ratio, left_out: LeftOut | None) -> Ratio:
+    """The ratio, and what was left out beside the reason where too little is left."""
+    if left_out is None:
+        return ratio
+    reason = None if ratio.reason is None else f"{ratio.reason}; {left_out}"
+    return replace(ratio, left_out=left_out, reason=reason)
 
 
 def factor(log: float | None) -> float | None:

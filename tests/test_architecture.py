@@ -322,7 +322,8 @@ LAYERS = (
             "cases chart choice compare_page comparison_text comparisons cost_hint data figures "
             "markdown page panel_bill panel_pays panel_requests panel_spans panel_timeline panel_tokens "
             "panel_uploads panels point prices request_figures samples scenario_panels span_figures "
-            "span_tables tables timeline_figures token_figures token_tables upload_figures wording",
+            "span_tables tables timeline_figures token_figures token_tables upload_figures upload_totals "
+            "wording",
         ),
         libraries=("numpy", "pandas", "plotly", "jinja2", "markupsafe"),
         own=(

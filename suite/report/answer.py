@@ -157,14 +157,14 @@ def _rules_of_arms(one: Series) -> list[str]:
 
 def _beware(scenario: ScenarioData) -> Point:
     parts = [*_lost_runs(scenario), *_doubted_arms(scenario)]
-    told = [f"{', '.join(parts)} (see below)."] if parts else []
+    told = [f"{', '.join(parts)}; see below."] if parts else []
     warned = [(one.label, one.warnings[0]) for one in scenario.measured if one.warnings]
     told += [f"{label}: {text}." for label, text in warned[:1]]
     told += [f"The same holds for {len(warned) - 1} more."] if len(warned) > 1 else []
     waiting = [one for one in scenario.series if one.silent_waits]
     if waiting:
         kinds = plural(sum(len(one.silent_waits) for one in waiting), "kind")
-        told.append(f"{kinds} of silent waits in {plural(len(waiting), 'arm')} (see below).")
+        told.append(f"{kinds} of silent waits in {plural(len(waiting), 'arm')}; see below.")
     return Point("Beware", " ".join(told), "doubt")
 
 

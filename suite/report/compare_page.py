@@ -145,7 +145,7 @@ def _change(one: Difference, reasons: _Reasons) -> tuple[Cell, Cell]:
 
 def _middle(middle: Middle, one: Difference, reasons: _Reasons) -> Cell:
     if middle.value is None:
-        return reasons.absent("no round has a value")
+        return reasons.absent("no round has a value" if middle.left_out is None else str(middle.left_out))
     unit = DEFINITIONS[one.metric].unit
     note = used_rounds(middle.num_rounds, middle.left_out)
     return Cell((Line(quantity(middle.value, unit), middle.value, note),), is_number=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -21,7 +22,8 @@ from suite.comparison import Comparison
 from suite.control import control_verdict
 from suite.metrics import CACHING_OFF, DEFINITIONS, SPECULATION_OFF, Definition, is_timed
 from suite.record import Failure, Metric, RunRecord, Status
-from suite.report.samples import with_latencies, with_step_times
+from suite.report.samples import pooled_steps, with_latencies, with_step_times
+from suite.report.upload_totals import upload_totals
 from suite.report.wording import rounds_used
 from suite.step_costs import ArmKey, StepCosts, of_arm
 from suite.validity.rule import Finding, broken_rules, invalid_runs
@@ -61,9 +63,12 @@ class MeasuredRun:
     requests: pd.DataFrame
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Series:
-    """One arm of one case: `runs` are its measured rounds in order, `records` all that were started."""
+    """One arm of one case: `runs` are its measured rounds in order, `records` all that were started.
+
+    What many charts ask of its runs is worked out once.
+    """
 
     scenario: str
     case_id: str
@@ -108,7 +113,7 @@ class Series:
     def num_instrumented(self) -> int:
         return sum(record.is_instrumented for record in self.records)
 
-    @property
+    @cached_property
     def valid_runs(self) -> tuple[MeasuredRun, ...]:
         """Those whose times may enter a figure."""
         invalid = invalid_runs(self.findings)
@@ -118,6 +123,16 @@ class Series:
     def invalid_runs(self) -> tuple[MeasuredRun, ...]:
         invalid = invalid_runs(self.findings)
         return tuple(run for run in self.runs if run.record.run_id in invalid)
+
+    @cached_property
+    def pooled_steps(self) -> pd.DataFrame:
+        """Kind and times of the steps of the valid runs."""
+        return pooled_steps([run.steps for run in self.valid_runs])
+
+    @cached_property
+    def upload_totals(self) -> pd.DataFrame:
+        """What its runs uploaded, valid or not: bytes and copies are no times."""
+        return upload_totals([run.steps for run in self.runs])
 
     def metrics(self, name: str) -> list[Metric]:
         """This metric of every measured round that recorded it, defined or not; a time of the valid ones."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,7 +35,6 @@ LATENCIES = {
     "itl_ms": ("Inter-token latency", "gaps between tokens"),
     "e2e_ms": ("End-to-end latency", "requests"),
 }
-RING_HALF = re.compile(r"\.\d+$")  # a buffer's name ends in its parity where it is a ring of two
 BATCH = (
     ("num_decode_rows", "decode"),
     ("num_prefill_tokens", "prefill"),
@@ -256,9 +254,10 @@ def _ms_axis(samples: Sequence[Samples]) -> dict[str, Any]:
 def step_times(one: Series) -> Chart:
     """Device, host and wall time of a step by its kind: median, quartiles, 5th and 95th percentile."""
     title = "Time of a step, by kind"
-    frames = [run.steps for run in one.valid_runs]
     boxes = [
-        (kind, CLOCKS[column], step_samples(frames, column, kind)) for kind in STEP_KINDS for column in CLOCKS
+        (kind, CLOCKS[column], step_samples(one.pooled_steps, column, kind))
+        for kind in STEP_KINDS
+        for column in CLOCKS
     ]
     drawn = [box for box in boxes if box[2].num]
     if not drawn:
@@ -273,8 +272,8 @@ def step_times(one: Series) -> Chart:
     steps = ", ".join(f"{kind} {count:,}" for kind, count in counts.items())
     return Chart(
         title,
-        f"Milliseconds; n = steps of {plural(len(frames), 'round')} pooled: {steps}. Box: quartiles and "
-        f"median; whiskers: {WHISKERS[0]}th and {WHISKERS[1]}th percentile. Device: from a step's first "
+        f"Milliseconds; n = steps of {plural(len(one.valid_runs), 'round')} pooled: {steps}. Box: quartiles "
+        f"and median; whiskers: {WHISKERS[0]}th and {WHISKERS[1]}th percentile. Device: from a step's first "
         "command to the end of its last. Host: its own work, waits left out. Wall: from the end of the "
         f"step before.{one.thinning}",
         figure,
@@ -417,33 +416,3 @@ def by_group(values: Values, group: int) -> tuple[Values, Values, Values]:
         np.minimum.reduceat(values, starts),
         np.maximum.reduceat(values, starts),
     )
-
-
-# uploads
-
-
-def upload_totals(one: Series) -> pd.DataFrame:
-    """Sums over all steps of the measured rounds: a row a kind of step that ran, with `num_steps`.
-
-    The halves of a ring, which take turns, count as one buffer.
-    """
-    frames = []
-    for run in one.runs:
-        counters = [name for name in run.steps.columns if name.startswith(("bytes.", "copies."))]
-        if "kind" in run.steps and counters:
-            frames.append(run.steps[["kind", *counters]].assign(num_steps=1).groupby("kind").sum())
-    if not frames:
-        return pd.DataFrame()
-    totals = pd.concat(frames).groupby(level=0).sum()
-    merged: dict[str, pd.Series[float]] = {}
-    for name in totals.columns:
-        whole = RING_HALF.sub("", str(name))
-        merged[whole] = totals[name] + merged[whole] if whole in merged else totals[name]
-    kinds = [kind for kind in STEP_KINDS if kind in totals.index]
-    return pd.DataFrame(merged, index=kinds)
-
-
-def buffers(totals: pd.DataFrame) -> list[str]:
-    """Buffers whose bytes are counted in `upload_totals`, most bytes first."""
-    sums = {str(name): float(totals[name].sum()) for name in totals if str(name).startswith("bytes.")}
-    return [name.removeprefix("bytes.") for name in sorted(sums, key=lambda name: (-sums[name], name))]

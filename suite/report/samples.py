@@ -82,13 +82,18 @@ def latency_samples(requests: Sequence[pd.DataFrame], kind: str) -> Samples:
     return Samples(values, "" if values.size else _why_none(frames, kind))
 
 
-def step_samples(steps: Sequence[pd.DataFrame], column: str, kind: str) -> Samples:
-    """All samples of a step column over some rounds for one kind of step, sorted."""
-    frames = [frame for frame in steps if column in frame and "kind" in frame]
-    if not frames:
+def pooled_steps(steps: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Kind and times of the steps of some rounds, one below the other; without columns that none has."""
+    frames = [frame[[name for name in ("kind", *CLOCKS, HASH) if name in frame]] for frame in steps]
+    filled = [frame for frame in frames if len(frame)] or frames[:1]
+    return pd.concat(filled, ignore_index=True) if filled else pd.DataFrame()
+
+
+def step_samples(steps: pd.DataFrame, column: str, kind: str) -> Samples:
+    """All samples of a column of `pooled_steps` for one kind of step, sorted."""
+    if column not in steps or "kind" not in steps:
         return Samples(np.empty(0), f"the result files have no {column}")
-    pieces = [_floats(frame.loc[frame["kind"] == kind, column]) for frame in frames]
-    values = np.sort(np.concatenate(pieces))
+    values = np.sort(_floats(steps.loc[steps["kind"] == kind, column]))
     return Samples(values, "" if values.size else f"no {kind} step")
 
 

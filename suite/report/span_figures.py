@@ -241,7 +241,7 @@ def _part(parts: Mapping[str, float], name: str, largest: Sequence[str]) -> floa
 def wall_times(series: Sequence[Series], kind: str) -> Chart:
     """How long a step of that kind took under each arm, in the valid rounds: a box for each."""
     title = f"Length of a {kind} step"
-    found = [(one, step_samples([run.steps for run in one.valid_runs], "wall_ms", kind)) for one in series]
+    found = [(one, step_samples(one.pooled_steps, "wall_ms", kind)) for one in series]
     drawn = [(one, samples.values) for one, samples in found if samples.num]
     if not drawn:
         reasons = dict.fromkeys(samples.reason for _, samples in found)

@@ -19,8 +19,9 @@ from suite.ratios import factor
 from suite.record import Status, TokenVerdict
 from suite.report.comparison_text import METRIC_WORDS, ratio_rounds
 from suite.report.data import ReportData, ScenarioData, Series, round_label
-from suite.report.figures import buffers, upload_totals, why_no_steps
+from suite.report.figures import why_no_steps
 from suite.report.samples import CLOCKS, HASH, step_samples
+from suite.report.upload_totals import buffers
 from suite.report.wording import cut, median, number, plural, quantity, sample_count, spread, undefined
 from suite.verdict import Word
 
@@ -336,7 +337,7 @@ def step_times(one: Series) -> Table:
     rows = []
     for kind in STEP_KINDS:
         for column, clock in {**CLOCKS, HASH: "hashing prompts, for the prefix cache"}.items():
-            found = step_samples([run.steps for run in one.valid_runs], column, kind)
+            found = step_samples(one.pooled_steps, column, kind)
             if found.num and (column != HASH or found.values[-1] > 0):
                 shares = np.percentile(found.values, [50, 95, 99, 100])
                 rows.append(
@@ -349,7 +350,7 @@ def step_times(one: Series) -> Table:
 
 def uploads(one: Series) -> Table:
     """Mean bytes and copies a step by buffer and kind of step; buffers of most bytes first."""
-    totals = upload_totals(one)
+    totals = one.upload_totals
     rows = []
     for name in buffers(totals):
         for kind, total in totals.iterrows():

@@ -23,7 +23,8 @@ from suite.report.chart import (
     wrap,
 )
 from suite.report.data import Series
-from suite.report.figures import buffers, upload_totals, why_no_steps
+from suite.report.figures import why_no_steps
+from suite.report.upload_totals import buffers
 from suite.report.wording import count_range, number, plural
 
 MAX_BUFFERS = 6  # with a mark each; the smallest are left to the table
@@ -34,7 +35,7 @@ MAX_SIZES = 40  # points of a line
 def by_buffer(series: Sequence[Series], kind: str) -> Chart:
     """Mean bytes of a step of that kind: a line for each arm, a mark for each buffer it uploads."""
     title = f"Bytes uploaded in a {kind} step"
-    totals = {one.arm: upload_totals(one) for one in series}
+    totals = {one.arm: one.upload_totals for one in series}
     means = {arm: found for arm, one in totals.items() if (found := _means(one, kind))}
     if not means:
         reasons = dict.fromkeys(why_no_steps(one, f"no {kind} step uploads anything") for one in series)
@@ -270,5 +271,5 @@ def _by_span(
 
 def chosen_kinds(series: Sequence[Series]) -> list[str]:
     """Kinds of step that any arm took in a measured round, decode first."""
-    present = {str(kind) for one in series for kind in upload_totals(one).index}
+    present = {str(kind) for one in series for kind in one.upload_totals.index}
     return [kind for kind in ("decode", "mixed", "prefill") if kind in present]

@@ -213,9 +213,9 @@ def with_findings(rules: dict[str, str]) -> ScenarioData:
 
 def test_a_finding_about_all_rounds_makes_no_run_invalid() -> None:
     told = by_label(with_findings({"0": "drift"}))["Beware"].text
-    assert told == "1 arm in doubt: drift (see below)."
+    assert told == "1 arm in doubt: drift; see below."
     told = by_label(with_findings({"0": "drift", "1": "foreign-load"}))["Beware"].text
-    assert told == "1 run INVALID (foreign-load), 1 arm in doubt: drift (see below)."
+    assert told == "1 run INVALID (foreign-load), 1 arm in doubt: drift; see below."
 
 
 def test_a_run_that_failed_is_counted_once_and_as_that() -> None:
@@ -228,7 +228,7 @@ def test_a_run_that_failed_is_counted_once_and_as_that() -> None:
             if not run.is_completed
         ]
     }
-    assert by_label(only(from_loaded(loaded)))["Beware"].text == "3 runs failed (see below)."
+    assert by_label(only(from_loaded(loaded)))["Beware"].text == "3 runs failed; see below."
 
 
 @pytest.mark.parametrize("name", sorted(situations.SITUATIONS.keys() - {"large", "hostile"}))
@@ -238,9 +238,13 @@ def test_no_point_says_its_label_twice(name: str) -> None:
 
 
 def two_of_eight_invalid() -> ScenarioData:
-    """Eight rounds of two arms; in two of them a run of either arm is INVALID, each for its own rule."""
-    loaded = fabricate.loaded(arms=("sync-ids", "ids"), num_rounds=8, has_warmup=False)
-    broke = {("sync-ids", 2): "foreign-load", ("ids", 5): "stolen-time"}
+    """In two of eight rounds a run of either arm is INVALID, each for its own rule."""
+    return of_invalid(8, {("sync-ids", 2): "foreign-load", ("ids", 5): "stolen-time"})
+
+
+def of_invalid(num_rounds: int, broke: dict[tuple[str, int], str]) -> ScenarioData:
+    """Two arms; (arm, round) -> the rule it broke."""
+    loaded = fabricate.loaded(arms=("sync-ids", "ids"), num_rounds=num_rounds, has_warmup=False)
     loaded.summary = {
         "findings": [
             {"run_id": run.run_id, "rule": rule, "message": "", "remedy": "", "is_timing": True}
@@ -257,6 +261,11 @@ def test_the_answer_says_how_many_rounds_are_left_of_how_many_and_why() -> None:
     one = with_findings({"1": "foreign-load"})
     assert "n = 1 of 2 rounds: 1 INVALID (foreign-load)" in by_label(one)["Speed"].text
     assert "n = 2 rounds)" in by_label(with_findings({"1": "drift"}))["Speed"].text
+
+
+def test_where_too_few_rounds_are_left_it_is_said_of_how_many_and_why() -> None:
+    told = by_label(of_invalid(5, {("sync-ids", 2): "foreign-load"}))["How sure"].text
+    assert "4 rounds, at least 5 are needed; 1 of 5 rounds INVALID (foreign-load)." in told
 
 
 def test_a_round_left_out_for_one_arm_is_no_round_that_only_the_other_has() -> None:

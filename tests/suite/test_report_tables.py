@@ -76,7 +76,7 @@ def test_warm_up_and_failed_runs_enter_no_figure() -> None:
     series = only_series(loaded)
     assert len(series.values("output_throughput")) == 3
     assert (series.num_warmup, series.num_failed) == (1, 1)
-    assert answer(from_loaded(loaded)).endswith(" 1 run failed (see below).")
+    assert answer(from_loaded(loaded)).endswith(" 1 run failed; see below.")
 
 
 def test_n_says_how_many_rounds_are_invalid_of_times_and_of_nothing_else() -> None:
