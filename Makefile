@@ -4,8 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 OLDER := .venv-older
 OLDER_TESTS := $(addprefix tests/, \
-	test_architecture.py test_models.py runner/kernels arms/test_triton_runs.py arms/test_arm_tokens.py \
-	runner/test_checkpoints.py suite/test_oracle.py suite/test_model_source.py)
+	test_architecture.py runner/kernels arms/test_triton_runs.py runner/test_checkpoints.py \
+	suite/test_oracle.py suite/test_model_source.py)
 
 .PHONY: run test older mutants lint clean
 

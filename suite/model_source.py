@@ -18,14 +18,11 @@ _SAMPLES = 64
 _SAMPLE_BYTES = 1 << 20
 
 
-_Written = Annotated[str, Field(min_length=1)]
-
-
 class Checkpoint(StrictModel):
     """`path`: a folder as transformers saves it. `hub`: owner/name, from the local cache or the hub."""
 
-    path: _Written | None = None
-    hub: _Written | None = None
+    path: str | None = None
+    hub: Annotated[str, Field(min_length=1)] | None = None
 
     @model_validator(mode="after")
     def _is_one(self) -> Self:
