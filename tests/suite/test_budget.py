@@ -25,6 +25,7 @@ WORKLOAD = """\
 name: a-workload
 model: tiny-qwen3
 traffic: {num_requests: 6, prompt_tokens: 4, output_tokens: 4}
+arms: [sync-ids, ids]
 rounds: 8
 warmup_rounds: 1
 """
