@@ -56,6 +56,12 @@ def test_an_attention_there_is_not_is_refused_with_those_there_are(value: object
         RunnerConfig(attention=value)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("value", ["output", "Uploads", "", 0, None, True])
+def test_a_fence_there_is_not_is_refused_with_those_there_are(value: object) -> None:
+    with pytest.raises(RunnerError, match=r"runner.fence is .* one of uploads, embeddings$"):
+        RunnerConfig(fence=value)  # type: ignore[arg-type]
+
+
 def test_lookup_lengths_the_wrong_way_round_are_refused_with_both_numbers() -> None:
     with pytest.raises(RunnerError, match=r"prompt_lookup_min is 4.*prompt_lookup_max 3"):
         RunnerConfig(prompt_lookup_min=4)
