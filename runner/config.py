@@ -18,7 +18,7 @@ Rules = Literal["default", "gated"]
 Attention = Literal["auto", "sdpa", "varlen", "triton"]
 Fence = Literal["uploads", "embeddings"]
 
-_TRUTH_VALUES = frozenset({"prefix_caching", "cuda_graphs"})
+_TRUTH_VALUES = frozenset({"prefix_caching", "cuda_graphs", "torch_compile"})
 _CHOICES = {"attention": get_args(Attention), "fence": get_args(Fence)}
 _MAY_BE_ZERO = frozenset({"host_work_us", "num_speculative_tokens"})
 _ASYNC_SPECULATIVE_METHODS = frozenset(
@@ -44,6 +44,9 @@ class RunnerConfig:
     `uploads`, after the last copy that reads them; `embeddings`, as vLLM has it, after lookups, encoder runs
     and merges too, just before the forward (which a lookup inside a captured graph is part of). Either goes
     with every arm, device and other option; under sync scheduling a step is over before the next is planned.
+    `torch_compile` compiles the language model's forward, attention apart, while the device is opened: for
+    one token, for several, and for plain ids as well where the forward looks them up. It goes with every
+    arm, device and attention; captured graphs then replay what was compiled.
     """
 
     max_num_seqs: int = 16
@@ -64,6 +67,7 @@ class RunnerConfig:
     attention: Attention = "auto"
     cuda_graphs: bool = True
     fence: Fence = "uploads"
+    torch_compile: bool = False
 
     def __post_init__(self) -> None:
         for item in fields(self):

@@ -74,6 +74,7 @@ _YOUNG_RUNNER_KEYS: Mapping[str, object] = {
     "attention": "auto",
     "cuda_graphs": True,
     "fence": "uploads",
+    "torch_compile": False,
 }
 
 Repeats = Annotated[int, Field(ge=1, le=MAX_REPEATS)]
@@ -108,6 +109,7 @@ class RunnerSection(StrictModel):
     attention: Attention = _DEFAULTS.attention
     cuda_graphs: bool = _DEFAULTS.cuda_graphs
     fence: Fence = _DEFAULTS.fence
+    torch_compile: bool = _DEFAULTS.torch_compile
 
 
 class ScenarioKeys(StrictModel):

@@ -148,6 +148,7 @@ def test_a_key_of_the_runner_that_is_young_changes_no_id_while_it_has_its_defaul
         ("attention", "auto", "sdpa"),
         ("cuda_graphs", "true", "false"),
         ("fence", "uploads", "embeddings"),
+        ("torch_compile", "false", "true"),
     ):
         assert case_id() == case_id(f"runner.{key}={default}") != case_id(f"runner.{key}={other}")
 
