@@ -207,6 +207,25 @@ MUTANTS = (
         hazards.PINNED,
     ),
     Mutant(
+        "a-late-fence-stands-before-the-embeddings",
+        _COMPILE,
+        "            *(command for command in merging if not isinstance(command, Upload)),\n"
+        "            *self._fence(EMBEDDINGS_DONE),\n",
+        "            *self._fence(EMBEDDINGS_DONE),\n"
+        "            *(command for command in merging if not isinstance(command, Upload)),\n",
+        ("tests/arms/test_fence.py::test_an_arms_steps_differ_in_the_place_of_the_fence_alone",),
+        hazards.PINNED,
+    ),
+    Mutant(
+        "a-late-fence-stands-before-the-last-uploads",
+        _COMPILE,
+        "            *self._upload_ids(step),\n            Upload(metadata",
+        "            *self._fence(EMBEDDINGS_DONE),\n            *self._upload_ids(step),\n"
+        "            Upload(metadata",
+        ("tests/hazards/test_24527_source_rewritten.py",),
+        hazards.PINNED,
+    ),
+    Mutant(
         "no-wait-for-the-sampled-ids",
         _COMPILE,
         '            Wait(SAMPLED, "output"),\n',
@@ -335,7 +354,7 @@ MUTANTS = (
     Mutant(
         "no-fence",
         "runner/executor.py",
-        "            self._device.wait(UPLOADS_DONE, self._last.plan.step_id)",
+        "            self._device.wait(self._fence, self._last.plan.step_id)",
         "            pass",
         (f"{_HAZARDS}test_24527_source_rewritten.py",),
         hazards.PINNED,

@@ -12,16 +12,18 @@ from dataclasses import astuple, dataclass
 from enum import IntFlag
 from typing import ClassVar, Literal, NamedTuple
 
-from runner.config import RunnerConfig
+from runner.config import Fence, RunnerConfig
 from runner.core import MAX_LOGPROBS
 from runner.models import ModelSpec
 from runner.slot_state import WHOLE_WIDTH, Real
 from runner.spans import upload_span
 
-UPLOADS_DONE = "uploads"
+# Each is the fence of the configuration that names it; a step records no other of the two.
+UPLOADS_DONE: Fence = "uploads"
+EMBEDDINGS_DONE: Fence = "embeddings"
 SAMPLED = "sampled"
 OUTPUT_READY = "output"
-EVENTS = (UPLOADS_DONE, SAMPLED, OUTPUT_READY)
+EVENTS = (UPLOADS_DONE, EMBEDDINGS_DONE, SAMPLED, OUTPUT_READY)
 
 Stream = Literal["compute", "output"]
 STREAMS: tuple[Stream, ...] = ("compute", "output")

@@ -16,8 +16,10 @@ Scheduling = Literal["sync", "async"]
 RequestedScheduling = Literal["auto", "sync", "async"]
 Rules = Literal["default", "gated"]
 Attention = Literal["auto", "sdpa", "varlen", "triton"]
+Fence = Literal["uploads", "embeddings"]
 
-_TRUTH_VALUES = frozenset({"prefix_caching", "cuda_graphs"})
+_TRUTH_VALUES = frozenset({"prefix_caching", "cuda_graphs", "torch_compile"})
+_CHOICES = {"attention": get_args(Attention), "fence": get_args(Fence)}
 _MAY_BE_ZERO = frozenset({"host_work_us", "num_speculative_tokens"})
 _ASYNC_SPECULATIVE_METHODS = frozenset(
     {"eagle", "eagle3", "mtp", "ngram_gpu", "draft_model", "dspark", "dflash"}
@@ -38,6 +40,13 @@ class RunnerConfig:
     is busy host time added to every step: it stands for tokenising, detokenising, a slow scheduler.
     `attention` is how attention is computed, by default the best that the machine can; `cuda_graphs` captures
     decode steps on a GPU and replays them, where attention can be captured (sdpa cannot).
+    `fence` is the event of a step that the host waits for before it writes the next one's input buffers:
+    `uploads`, after the last copy that reads them; `embeddings`, as vLLM has it, after lookups, encoder runs
+    and merges too, just before the forward (which a lookup inside a captured graph is part of). Either goes
+    with every arm, device and other option; under sync scheduling a step is over before the next is planned.
+    `torch_compile` compiles the language model's forward, attention apart, while the device is opened: for
+    one token, for several, and for plain ids as well where the forward looks them up. It goes with every
+    arm, device and attention; captured graphs then replay what was compiled.
     """
 
     max_num_seqs: int = 16
@@ -57,6 +66,8 @@ class RunnerConfig:
     prompt_lookup_max: int = 3
     attention: Attention = "auto"
     cuda_graphs: bool = True
+    fence: Fence = "uploads"
+    torch_compile: bool = False
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -91,9 +102,8 @@ def _broken_rule(name: str, value: object) -> str | None:
     """What a field's value must be and is not."""
     if name in _TRUTH_VALUES:
         return None if isinstance(value, bool) else "true or false"
-    if name == "attention":
-        known = get_args(Attention)
-        return None if value in known else f"one of {', '.join(known)}"
+    if name in _CHOICES:
+        return None if value in _CHOICES[name] else f"one of {', '.join(_CHOICES[name])}"
     least = 0 if name in _MAY_BE_ZERO else 1
     is_right = isinstance(value, int) and not isinstance(value, bool) and value >= least
     return None if is_right else f"a whole number of at least {least}"

@@ -398,6 +398,14 @@ AttentionName = Literal["sdpa", "varlen", "triton"]
 
 
 @dataclass(frozen=True, slots=True)
+class Compiled:
+    """What torch.compile made of the forward while the device was opened, and how long that took."""
+
+    num_graphs: int
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceInfo:
     """Facts of the device a run used, for its record."""
 
@@ -408,3 +416,4 @@ class DeviceInfo:
     attention: str = ""  # how attention is computed, and the library where it is not torch's own
     graph_sizes: tuple[int, ...] = ()  # of the captured decode steps, in rows
     fuses_routes: bool = False  # in those, sampled ids are routed along with the positions
+    compiled: Compiled | None = None  # None: torch.compile is off

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from runner.commands import OUTPUT_READY, UPLOADS_DONE, Command, is_repeatable, repeated, ring
+from runner.commands import OUTPUT_READY, Command, is_repeatable, repeated, ring
 from runner.config import RunnerConfig
 from runner.core import RequestState, StepPlan, StepResult, TokenLogprobs
 from runner.device.base import Device
@@ -170,6 +170,7 @@ class Executor:
         self._speculates = config.num_speculative_tokens > 0
         self._tells_drafts = self._speculates and not is_async
         self._device = device
+        self._fence = config.fence
         self._batch = InputBatch(model, config, clears_supplied_ids=arm.keeps_rows_resident)
         self._compiler = StepCompiler(
             model,
@@ -257,4 +258,4 @@ class Executor:
     def _wait_for_fence(self) -> None:
         """Host buffers may not be written while the last step's uploads still read them."""
         if self._last is not None:
-            self._device.wait(UPLOADS_DONE, self._last.plan.step_id)
+            self._device.wait(self._fence, self._last.plan.step_id)

@@ -114,6 +114,7 @@ def _timing(
     yield from tokens.cache_hits(run)
     yield from machine.foreign_load(run)
     yield from machine.stolen_time(run)
+    yield from machine.compiled_within(run)
     yield from machine.gpu(run)
 
 

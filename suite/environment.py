@@ -83,6 +83,13 @@ class Checkout(_Frozen):
     is_dirty: bool
 
 
+class CompiledFacts(_Frozen):
+    """What torch.compile made of the forward before the first run, and how long that took."""
+
+    num_graphs: int
+    duration_s: float
+
+
 class DeviceFacts(_Frozen):
     """What the device said of itself when it was opened."""
 
@@ -93,6 +100,7 @@ class DeviceFacts(_Frozen):
     attention: str = ""
     graph_sizes: tuple[int, ...] = ()
     fuses_routes: bool = False
+    compiled: CompiledFacts | None = None  # None: torch.compile is off
 
 
 class Environment(_Frozen):

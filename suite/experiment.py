@@ -44,6 +44,9 @@ from suite.worker_process import WORKER_COMMAND, Deadline, Interrupted, WorkerGo
 OPEN_TIMEOUT_S = 300.0
 """Importing torch and building a model, on a slow disk."""
 
+COMPILE_TIMEOUT_S = 1500.0
+"""On top of it, where torch.compile compiles the forward of a model of many layers."""
+
 CHECK_TIMEOUT_S = 600.0
 """The oracle's own forwards; they are no part of a run's time, nor of its timeout."""
 
@@ -231,7 +234,7 @@ class Experiment:
         begin = time.monotonic()
         try:
             worker.send(opening)
-            reply = worker.receive(Deadline(OPEN_TIMEOUT_S, "opening the device"))
+            reply = worker.receive(Deadline(_open_timeout_s(planned), "opening the device"))
         except WorkerGone as gone:
             return gone.failure
         except Interrupted:
@@ -338,6 +341,11 @@ class Experiment:
         self._keep(record)
         self.records.append(record)
         self._observer.run_finished(planned, record)
+
+
+def _open_timeout_s(planned: PlannedCase) -> float:
+    compiles = planned.case.runner_config.torch_compile
+    return OPEN_TIMEOUT_S + (COMPILE_TIMEOUT_S if compiles else 0.0)
 
 
 def _is_alone(planned: PlannedCase, run: PlannedRun) -> bool:

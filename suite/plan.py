@@ -11,6 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Literal
 
+from runner.compilers import missing_compiler
 from runner.core import usable_cores
 from runner.device.base import DEVICE_KINDS, cuda_is_usable
 from runner.repeats import NO_REPEATS, Turn
@@ -367,6 +368,7 @@ def plan_scenarios(scenarios: Sequence[Scenario], options: Options) -> Plan:
         _check_attention(scenario, device)
         reason = missing_requirements(scenario, device)
         if reason is None:
+            _check_compiler(planned, device)
             cases += planned
         else:
             skipped.append((scenario.name, reason))
@@ -390,6 +392,13 @@ def _check_attention(scenario: Scenario, device: str) -> None:
             f"{scenario.path}: runner.attention is {wanted!r}, which runs on a GPU, and this run uses the "
             f"device {device}: use auto or sdpa"
         )
+
+
+def _check_compiler(planned: Sequence[PlannedCase], device: str) -> None:
+    """Refuse torch.compile before anything is measured, where it has no compiler to call."""
+    for one in planned:
+        if one.case.runner_config.torch_compile and (lack := missing_compiler(device)) is not None:
+            raise SuiteError(f"{one.case.scenario.path}: runner.torch_compile is true, but {lack}")
 
 
 def for_check(plan: Plan) -> Plan:

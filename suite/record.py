@@ -115,6 +115,16 @@ class GpuUse(_Frozen):
     temperature_c: int | None = None  # when the run ended
 
 
+class CompileUse(_Frozen):
+    """Of a run under torch.compile: graphs compiled before the first run and how long that took, which no
+    figure of a run includes; and those compiled within the run, where none should be.
+    """
+
+    num_graphs: int
+    duration_s: float
+    num_within: int
+
+
 class StepListRecord(_Frozen):
     """Of a run whose traffic is a list of steps. `hash` is of what each computes.
 
@@ -176,6 +186,7 @@ class RunRecord(_Frozen):
     settles: Settles | None = None  # what of it should settle; None: nothing can be asked
     begins_alike: bool | None = None  # whether prompts share their beginnings by design; None: unknown
     cpu: CpuUse | None = None  # None: not counted
+    compiled: CompileUse | None = None  # None: torch.compile is off
     gpu: GpuUse | None = None  # None: no GPU, or nobody watched it (a note says why)
 
     def is_lead_in(self, step_id: int) -> bool:

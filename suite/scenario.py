@@ -18,7 +18,7 @@ import psutil
 from pydantic import Field, field_validator, model_validator
 from ruamel.yaml import YAML
 
-from runner.config import Attention, RunnerConfig
+from runner.config import Attention, Fence, RunnerConfig
 from runner.core import MAX_LOGPROBS, RunnerError, usable_cores
 from runner.models import ModelSpec
 from suite.arms import named_arm, twice, why_not
@@ -65,8 +65,17 @@ _YOUNG_ARRIVAL_KEYS: Mapping[str, object] = {
     "process": None,
 }
 
+_LATE_FENCE = (
+    "runner.fence: embeddings: the host writes a step's inputs once the embedding and encoder work of the "
+    "one before is done, as vLLM does"
+)
 ISOLATED = "isolation: process: every run was made in a fresh process with a device of its own"
-_YOUNG_RUNNER_KEYS: Mapping[str, object] = {"attention": "auto", "cuda_graphs": True}
+_YOUNG_RUNNER_KEYS: Mapping[str, object] = {
+    "attention": "auto",
+    "cuda_graphs": True,
+    "fence": "uploads",
+    "torch_compile": False,
+}
 
 Repeats = Annotated[int, Field(ge=1, le=MAX_REPEATS)]
 
@@ -99,6 +108,8 @@ class RunnerSection(StrictModel):
     prompt_lookup_max: Annotated[int, Field(ge=1, le=256)] = _DEFAULTS.prompt_lookup_max
     attention: Attention = _DEFAULTS.attention
     cuda_graphs: bool = _DEFAULTS.cuda_graphs
+    fence: Fence = _DEFAULTS.fence
+    torch_compile: bool = _DEFAULTS.torch_compile
 
 
 class ScenarioKeys(StrictModel):
@@ -212,7 +223,9 @@ class Case:
     @property
     def notes(self) -> tuple[str, ...]:
         """What to know of how it is run."""
-        return (ISOLATED,) if self.scenario.isolation == "process" else ()
+        isolated = (ISOLATED,) if self.scenario.isolation == "process" else ()
+        late = (_LATE_FENCE,) if self.scenario.runner.fence == "embeddings" else ()
+        return (*isolated, *late)
 
     @property
     def runner_config(self) -> RunnerConfig:

@@ -53,6 +53,7 @@ from suite.protocol import (
     unpack_case,
 )
 from suite.record import (
+    CompileUse,
     CpuUse,
     Failure,
     GpuUse,
@@ -223,6 +224,7 @@ class _Outcome:
     failure: Failure | None
     cpu: CpuUse | None
     gpu: GpuUse | None
+    compiled: CompileUse | None
 
 
 class CaseRunner:
@@ -372,7 +374,14 @@ class CaseRunner:
             failure,
             cpu,
             gpu,
+            None if failure else self._compiled(),
         )
+
+    def _compiled(self) -> CompileUse | None:
+        found = self._device.info.compiled
+        if found is None:
+            return None
+        return CompileUse(**asdict(found), num_within=self._device.num_recompiled())
 
     def _waits(self, failure: Failure | None) -> tuple[str, ...]:
         """Of the run just made; nothing can be asked of a device that failed."""
@@ -542,6 +551,7 @@ class CaseRunner:
             begins_alike=self._workload.begins_alike,
             cpu=outcome.cpu,
             gpu=outcome.gpu,
+            compiled=outcome.compiled,
             scheduling=outcome.decision.scheduling if outcome.decision else None,
             scheduling_reason=outcome.decision.reason if outcome.decision else None,
         )

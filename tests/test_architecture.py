@@ -58,13 +58,14 @@ def module_of(file: str) -> str:
 PLANNING_FILES = under(
     "runner",
     "core model_spec models real_shapes config block_hashes blocks prefix_cache encoder_slots resident_rows "
-    "admission scheduler commands measure repeats slot_state spans sync_check",
+    "admission scheduler commands compilers measure repeats slot_state spans sync_check",
 )
 PLANNING = (*modules(PLANNING_FILES), "runner.ranges")
 # What the suite may know of a runner: its nouns and settings, never how it plans or computes.
 FACTS = (
     "runner.gguf",
     *("runner.core", "runner.models", "runner.config", "runner.measure", "runner.repeats", "runner.spans"),
+    "runner.compilers",
     "runner.sync_check",
     "runner.inputs.arms",
 )
@@ -111,8 +112,8 @@ LAYERS = (
         "kernels",
         under(
             "runner/kernels",
-            "attention attention_choice cpu_layers decode_inputs encoder geometry kvcache merge model noise "
-            "program sample sdpa_attention speculation sync_watch varlen_attention",
+            "attention attention_choice compiled_forward cpu_layers decode_inputs encoder geometry kvcache "
+            "merge model noise program sample sdpa_attention speculation sync_watch varlen_attention",
         ),
         libraries=("torch", "transformers"),
         own=(

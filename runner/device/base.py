@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.commands import Command
+from runner.compilers import missing_compiler
 from runner.config import RunnerConfig
 from runner.core import DeviceInfo, RunnerError
 from runner.models import ModelSpec
@@ -73,6 +74,10 @@ class Device(ABC):
         """What was found to wait since the reset; nothing may be in flight. None where the check is off."""
         return ()
 
+    def num_recompiled(self) -> int:
+        """Graphs of the forward that steps since the reset lacked; nothing may be in flight."""
+        return 0
+
     @abstractmethod
     def reset(self, level: Level = "off") -> None:
         """Poison device memory and host buffers; nothing may be in flight. Instrument what follows."""
@@ -129,6 +134,8 @@ def open_device(kind: str, model: ModelSpec, config: RunnerConfig) -> Device:
     """A device of that kind with the model loaded. RunnerError for an unknown kind or impossible sizes."""
     config.check_model(model)
     # Imported here: a device's module may need torch, and a host with a device process does not.
+    if config.torch_compile and (lack := missing_compiler(kind)) is not None:
+        raise RunnerError(f"runner.torch_compile is true, but {lack}")
     if kind == "process":
         from runner.device.process import ProcessDevice
 

@@ -63,6 +63,10 @@ class CommandRunner:
     def sync_findings(self) -> tuple[SyncFinding, ...]:
         return self._program.watch.findings
 
+    @property
+    def num_recompiled(self) -> int:
+        return self._program.num_recompiled
+
     def reset(self, level: Level = "off", sync_check: SyncCheck = "off") -> None:
         self._accounts.clear()
         self._program.watch.mode = sync_check

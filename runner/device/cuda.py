@@ -78,7 +78,7 @@ class CudaDevice(Device):
     waits for; they come from a pool and go back when their spans are read.
 
     With `cuda_graphs`, decode steps are captured when the device is opened, at a ladder of sizes, and
-    replayed; all others are launched command by command.
+    replayed; all others are launched command by command. With `torch_compile` what is captured is compiled.
     """
 
     def __init__(
@@ -114,6 +114,7 @@ class CudaDevice(Device):
             self._program.attention,
             sizes,
             self._program.fuses_routes,
+            self._program.compiled,
         )
         self._start_clock()
 
@@ -183,6 +184,10 @@ class CudaDevice(Device):
             last = item.end
         if last is not step.start:
             self._timers.append(last)
+
+    def num_recompiled(self) -> int:
+        self._check()
+        return self._program.num_recompiled
 
     def sync_findings(self) -> Sequence[SyncFinding]:
         self._check()

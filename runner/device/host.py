@@ -60,6 +60,7 @@ class HostDevice(Device):
             program.attention,
             graph_sizes,
             program.fuses_routes,
+            program.compiled,
         )
         shape = ReportRing.shape(len(buffers))
         self._reports = ReportRing(tuple(buffers), np.full(shape, -1, np.int64))
@@ -98,6 +99,9 @@ class HostDevice(Device):
     def spans(self, step_id: int, names: Sequence[str]) -> Sequence[Span]:
         self._check()
         return self._spans.read(step_id, names) if records_device(self.level) else ()
+
+    def num_recompiled(self) -> int:
+        return self._runner.num_recompiled
 
     def sync_findings(self) -> Sequence[SyncFinding]:
         return self._runner.sync_findings

@@ -34,6 +34,7 @@ _CHILD = "runner.device.process_child"
 _START_TIMEOUT_S = 300.0
 # Nsight Systems sets one of these in what it runs; the ranges of a forkserver's child are lost there.
 _PROFILER_VARIABLES = ("NVTX_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID")
+_COMPILE_TIMEOUT_S = 1500.0  # on top of it, for torch.compile: minutes for a model of many layers
 _WAIT_TIMEOUT_S = 120.0
 # A child that a profiler watches has ranges to hand over before it ends; killed, the last ones are lost.
 _END_TIMEOUT_S: Mapping[str, float] = MappingProxyType({"forkserver": 2.0, "spawn": 60.0})
@@ -60,7 +61,8 @@ class ProcessDevice(Device):
         self.num_blocked_waits = 0
         self._start(entry or _serve, (model, config, layout))
         try:
-            self.info = self._expect("ready", _START_TIMEOUT_S)[0]
+            limit_s = _START_TIMEOUT_S + (_COMPILE_TIMEOUT_S if config.torch_compile else 0.0)
+            self.info = self._expect("ready", limit_s)[0]
         except BaseException:
             self.close()
             raise
@@ -85,6 +87,13 @@ class ProcessDevice(Device):
     def spans(self, step_id: int, names: Sequence[str]) -> Sequence[Span]:
         self._check()
         return self._spans.read(step_id, names) if records_device(self.level) else ()
+
+    def num_recompiled(self) -> int:
+        self._check()
+        if self.info.compiled is None:
+            return 0
+        (number,) = self._tell("recompiled")
+        return int(number)
 
     def sync_findings(self) -> Sequence[SyncFinding]:
         self._check()

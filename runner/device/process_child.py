@@ -81,7 +81,14 @@ class _Server:
         os.set_blocking(self._wake_fd, False)
         self._num_received = 0
         self._spin_s = spin_s()
-        info = DeviceInfo("process", "cpu", config.num_threads, torch.__version__, program.attention)
+        info = DeviceInfo(
+            "process",
+            "cpu",
+            config.num_threads,
+            torch.__version__,
+            program.attention,
+            compiled=program.compiled,
+        )
         connection.send(("ready", info))
 
     def run(self) -> None:
@@ -101,6 +108,8 @@ class _Server:
             self._runner.reset(*arguments)
         elif what == "findings":
             return tuple(map(tuple, self._runner.sync_findings))
+        elif what == "recompiled":
+            return (self._runner.num_recompiled,)
         elif what == "start_trace":
             self._trace.start()
         else:

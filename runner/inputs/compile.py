@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.commands import (
+    EMBEDDINGS_DONE,
     OUTPUT_READY,
     SAMPLED,
     UPLOADS_DONE,
@@ -38,7 +39,7 @@ from runner.commands import (
     Wait,
     ring,
 )
-from runner.config import RunnerConfig
+from runner.config import Fence, RunnerConfig
 from runner.core import RequestState, StepPlan
 from runner.inputs import staging
 from runner.inputs.arms import Arm
@@ -140,7 +141,7 @@ class StepCompiler:
             *self._upload_supplied(step),
             *self._upload_pixels(plan, requests),
             *(command for command in merging if isinstance(command, Upload)),
-            Record(UPLOADS_DONE),
+            *self._fence(UPLOADS_DONE),
             Positions(metadata, step.count, *step.layout, routed=self._routed(step)),
             *self._route_ids(step),
             *self._route_drafts(step),
@@ -148,9 +149,14 @@ class StepCompiler:
             *self._place(step),
             *(Encode(item, encode.slot) for item, encode in enumerate(plan.encodes)),
             *(command for command in merging if not isinstance(command, Upload)),
+            *self._fence(EMBEDDINGS_DONE),
             self._forward(step),
             *self._sample(step, requests),
         ]
+
+    def _fence(self, event: Fence) -> list[Command]:
+        """What the host waits for before it writes the next step's buffers, in the place chosen for it."""
+        return [Record(event)] if event == self._config.fence else []
 
     def _forward(self, step: StagedStep) -> Forward:
         batch, rows = step.packed.batch, step.layout.num_rows

@@ -55,16 +55,33 @@ def paged_attention(
     attention_mask: torch.Tensor | None,
     *,
     scaling: float,
-    paged_step: PagedStep,
+    paged_step: PagedStep | None = None,
     sliding_window: int | None = None,
     **_unused: object,  # transformers passes every model's extras to every attention function
 ) -> tuple[torch.Tensor, None]:
     """Attention of packed queries [1, heads, tokens, head_dim] over the paged cache.
 
-    Writes key and value [1, kv_heads, tokens, head_dim] first. Returns [1, tokens, heads, head_dim].
+    Writes key and value [1, kv_heads, tokens, head_dim] first. Returns [1, tokens, heads, head_dim]. Without
+    a step the model is being compiled, and an operator stands for all of this (compiled_forward.py).
     """
     layer = module.layer_idx
     assert isinstance(layer, int)
-    slots = paged_step.geometry.slot_mapping
-    paged_step.cache.write(layer, key[0].transpose(0, 1), value[0].transpose(0, 1), slots)
-    return paged_step.attend(layer, query[0].transpose(0, 1), scaling, sliding_window)[None], None
+    if paged_step is None:
+        attend = torch.ops.stepcost.paged_attention
+        return attend(query, key, value, layer, scaling, sliding_window or 0), None
+    return attend_packed(paged_step, layer, query, key, value, scaling, sliding_window), None
+
+
+def attend_packed(
+    step: PagedStep,
+    layer: int,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    scaling: float,
+    window: int | None,
+) -> torch.Tensor:
+    """The same in one step's view of the cache; shapes as there."""
+    slots = step.geometry.slot_mapping
+    step.cache.write(layer, key[0].transpose(0, 1), value[0].transpose(0, 1), slots)
+    return step.attend(layer, query[0].transpose(0, 1), scaling, window)[None]

@@ -8,7 +8,9 @@ products of one input run one by one, and a norm of six operations.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import count
 from typing import Any, Protocol, cast
+from weakref import WeakValueDictionary
 
 import torch
 from torch import nn
@@ -35,17 +37,44 @@ def can_pack() -> bool:
 
 
 class PackedLinear(nn.Module):
-    """A linear layer whose float32 weight is kept in the layout oneDNN wants."""
+    """A linear layer whose float32 weight is kept in the layout oneDNN wants.
+
+    torch.compile knows no such layout: to it a layer is an operator with a number.
+    """
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         super().__init__()
         self.outer, self.inner = weight.shape
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), None)
         self._bias = None if bias is None else bias.detach()
+        self._number = next(_NUMBERS)
+        _NUMBERED[self._number] = self
 
     def forward(self, given: torch.Tensor) -> torch.Tensor:
+        if torch.compiler.is_compiling():
+            return cast(torch.Tensor, torch.ops.stepcost.packed_linear(given, self._number, self.outer))
+        return self.multiply(given)
+
+    def multiply(self, given: torch.Tensor) -> torch.Tensor:
         product = torch.ops.mkldnn._linear_pointwise(given, self._weight, self._bias, "none", [], "")
         return cast(torch.Tensor, product)
+
+
+_NUMBERS = count()
+_NUMBERED: WeakValueDictionary[int, PackedLinear] = WeakValueDictionary()
+
+
+@torch.library.custom_op(
+    "stepcost::packed_linear", mutates_args=(), schema="(Tensor given, int number, int outer) -> Tensor"
+)
+def multiply_by_number(given: torch.Tensor, number: int, outer: int) -> torch.Tensor:
+    """The product with the layer of that number, which has `outer` outputs."""
+    return _NUMBERED[number].multiply(given)
+
+
+@multiply_by_number.register_fake
+def _shape_of_product(given: torch.Tensor, _number: int, outer: int) -> torch.Tensor:
+    return given.new_empty(*given.shape[:-1], outer)
 
 
 class _Joined:

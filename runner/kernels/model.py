@@ -11,6 +11,7 @@ import torch
 from transformers import AttentionInterface
 
 from runner.kernels.attention import ATTENTION_NAME, PagedStep, paged_attention
+from runner.kernels.compiled_forward import CompiledForward
 from runner.kernels.cpu_layers import quicken, quickened_head
 from runner.kernels.encoder import normalise_pixels, to_patches
 from runner.models import ModelSpec
@@ -23,7 +24,11 @@ _NO_MASKS = {"full_attention": None, "sliding_attention": None}
 
 
 class DeviceModel:
-    def __init__(self, spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> None:
+    """`compiles`: its forward runs under torch.compile; each kind of input is to be warmed up first."""
+
+    def __init__(
+        self, spec: ModelSpec, dtype: torch.dtype, device: torch.device, compiles: bool = False
+    ) -> None:
         model = build_model(spec, dtype).to(device)
         self._spec = spec
         self._model = model
@@ -37,6 +42,7 @@ class DeviceModel:
             quicken(self._language_model)
             self._head = quickened_head(self._head)
         self._softcap: float | None = getattr(self._language_model.config, "final_logit_softcapping", None)
+        self._compiled = CompiledForward(self._hidden) if compiles else None
 
     def lookup(self, ids: torch.Tensor) -> torch.Tensor:
         """Embeddings [tokens, hidden] of ids [tokens], scaled as the model scales them."""
@@ -68,11 +74,37 @@ class DeviceModel:
         inputs_embeds: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Hidden states [tokens, hidden] of packed ids [tokens] or embeddings [tokens, hidden]."""
-        positions = paged_step.geometry.rope_positions[:, None]  # [axes, 1, tokens]
+        positions = paged_step.geometry.rope_positions
+        if self._compiled is not None:
+            return self._compiled(paged_step, positions, input_ids, inputs_embeds)
+        return self._hidden(positions, input_ids, inputs_embeds, paged_step)
+
+    def warm_up(
+        self,
+        positions: torch.Tensor,
+        input_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+    ) -> None:
+        """Compile the forward for inputs like these, where that was not done; positions [axes, tokens]."""
+        assert self._compiled is not None
+        self._compiled.warm_up(positions, input_ids, inputs_embeds)
+
+    @property
+    def num_graphs(self) -> int:
+        """Compiled so far."""
+        return self._compiled.num_graphs if self._compiled is not None else 0
+
+    def _hidden(
+        self,
+        positions: torch.Tensor,
+        input_ids: torch.Tensor | None,
+        inputs_embeds: torch.Tensor | None,
+        paged_step: PagedStep | None = None,
+    ) -> torch.Tensor:
         output = self._language_model(
             input_ids=None if input_ids is None else input_ids[None],
             inputs_embeds=None if inputs_embeds is None else inputs_embeds[None],
-            position_ids=positions[0] if len(positions) == 1 else positions,
+            position_ids=positions if len(positions) == 1 else positions[:, None],
             use_cache=False,
             attention_mask=_NO_MASKS,
             paged_step=paged_step,

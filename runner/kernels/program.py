@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter
 from typing import Any
 
 import torch
 
 from runner.commands import BufferSpec, MetadataLayout, RowFlag
 from runner.config import RunnerConfig
+from runner.core import Compiled, RunnerError, first_line
 from runner.kernels import merge
 from runner.kernels.attention import AttentionBackend
 from runner.kernels.attention_choice import choose_attention
@@ -80,7 +82,7 @@ class Program:
         self._config = config
         self._host = host
         self._device = device
-        self._model = model or DeviceModel(spec, dtype, device)
+        self._model = model or DeviceModel(spec, dtype, device, config.torch_compile)
         self._cache = KVCache(spec, config, dtype, device)
         self._buffers = {
             name: torch.zeros(item.shape, dtype=_DTYPES[item.dtype], device=device)
@@ -123,6 +125,8 @@ class Program:
             "draft": self._draft,
             "download": self._download,
         }
+        self.compiled = self._compile_forward() if config.torch_compile else None
+        self._num_graphs_at_reset = 0
 
     @property
     def attention(self) -> str:
@@ -136,6 +140,38 @@ class Program:
     @property
     def fuses_routes(self) -> bool:
         return self._input_kernels is not None and self._decode_inputs is not None
+
+    @property
+    def num_recompiled(self) -> int:
+        """Graphs of the forward compiled since the reset: none, if the warm-up knew every step."""
+        return self._model.num_graphs - self._num_graphs_at_reset
+
+    def _compile_forward(self) -> Compiled:
+        """Compile it for one token, for several and for the most, of whatever the model may read.
+
+        RunnerError where torch.compile cannot.
+        """
+        start_s, most = perf_counter(), self._config.max_num_batched_tokens
+        positions = torch.zeros(3 if self._spec.rope == "mrope" else 1, most, dtype=torch.int64)
+        positions = positions.to(self._device)
+        try:
+            with torch.inference_mode():
+                for inputs in self._forward_inputs:
+                    for count in sorted({1, min(2, most), most}):
+                        given = {inputs: self._buffers[inputs][:count]}
+                        self._model.warm_up(positions[:, :count], **given)
+        except Exception as error:
+            cause = getattr(error, "inner_exception", error)  # of a backend
+            raise RunnerError(
+                f"runner.torch_compile is true, but torch.compile cannot compile {self._spec.name} here: "
+                f"{first_line(cause)}; set it to false"
+            ) from error
+        return Compiled(self._model.num_graphs, perf_counter() - start_s)
+
+    @property
+    def _forward_inputs(self) -> tuple[str, ...]:
+        """What the model may read; plain ids are looked up inside the forward, images are not."""
+        return ("inputs_embeds",) if self._spec.is_multimodal else ("input_ids", "inputs_embeds")
 
     def capture_graphs(self, sizes: Sequence[int], capture: Capture = lambda body: body) -> None:
         """Have decode steps of these numbers of rows ready, each for what the model may read.
@@ -152,10 +188,9 @@ class Program:
             device=self._device,
         )
         self._buffers["input_ids"].zero_()  # warming up looks ids up
-        kinds = ("inputs_embeds",) if self._spec.is_multimodal else ("input_ids", "inputs_embeds")
         with torch.inference_mode():
             for size in sorted(sizes, reverse=True):  # the memory of the largest then does for all
-                for inputs in kinds:
+                for inputs in self._forward_inputs:
                     self._graphs[size, inputs] = capture(self._decode_body(size, inputs))
 
     def _decode_body(self, size: int, inputs: str) -> Body:
@@ -192,6 +227,7 @@ class Program:
         self._computed.fill_(_UNSET_ID)
         self._geometry = self._metadata = None
         self._is_filled = False
+        self._num_graphs_at_reset = self._model.num_graphs
 
     def _join_table(self) -> torch.Tensor:
         """Embedding table and arena in one allocation, so that `fused` is a single gather.

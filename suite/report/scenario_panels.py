@@ -49,6 +49,7 @@ def believe(scenario: ScenarioData) -> Panel:
         tables=(
             comparisons.table(scenario),
             span_tables.instruments(scenario),
+            *tables.compilation(scenario),
             tables.workload_notes(scenario),
         ),
         details=(

@@ -16,7 +16,7 @@ import pandas as pd
 from suite.comparison import Comparison
 from suite.metrics import STEP_KINDS, least_samples
 from suite.ratios import factor
-from suite.record import Status, TokenVerdict
+from suite.record import CompileUse, Status, TokenVerdict
 from suite.report.comparison_text import METRIC_WORDS, ratio_rounds
 from suite.report.data import ReportData, ScenarioData, Series, round_label
 from suite.report.figures import why_no_steps
@@ -590,6 +590,29 @@ def workload_notes(scenario: ScenarioData) -> Table:
     rows = tuple((text(note),) for note in scenario.notes)
     reason = undefined("the runs carry no notes")
     return Table("The workload: what was scaled, cut or generated", ("Note",), rows, reason)
+
+
+def compilation(scenario: ScenarioData) -> tuple[Table, ...]:
+    """What torch.compile did before the first run of each case and within runs; none where it is off."""
+    found: dict[str, list[CompileUse]] = {}
+    for series in scenario.series:
+        uses = [record.compiled for record in series.records if record.compiled is not None]
+        if uses:
+            found.setdefault(series.case_label, []).extend(uses)
+    if not found:
+        return ()
+    rows = tuple(
+        (
+            text(label),
+            figure(uses[0].num_graphs),
+            figure(median([use.duration_s for use in uses]), "s"),
+            figure(sum(use.num_within for use in uses)),
+        )
+        for label, uses in found.items()
+    )
+    columns = ("Case", "Graphs", "Compiling them", "Compiled within runs")
+    note = "Before the first run, so that no figure of a run includes it."
+    return (Table("The forward under torch.compile", columns, rows, "", note),)
 
 
 def findings(data: ReportData) -> Table:

@@ -1,4 +1,6 @@
-"""Rules about the machine during a run: who else used its cores or its GPU, and how fast that ran."""
+"""Rules about the machine during a run: who else used its cores or its GPU, how fast that ran, and whether
+compiling was over.
+"""
 
 from __future__ import annotations
 
@@ -39,6 +41,13 @@ def stolen_time(run: RunRecord) -> Iterable[Finding]:
     if run.cpu.stolen_s > max(MAX_STOLEN * capacity_s, MIN_STOLEN_S):
         share = 100 * run.cpu.stolen_s / capacity_s
         yield broken("stolen-time", run, f"the hypervisor took {share:.0f} % of the cores' time")
+
+
+def compiled_within(run: RunRecord) -> Iterable[Finding]:
+    if run.compiled is not None and run.compiled.num_within:
+        count = run.compiled.num_within
+        graphs = "a graph of the forward was" if count == 1 else f"{count} graphs of the forward were"
+        yield broken("compiled-within", run, f"{graphs} compiled in one of its steps")
 
 
 def gpu(run: RunRecord) -> Iterable[Finding]:

@@ -176,6 +176,13 @@ _TIMING = (
         is_timing=True,
     ),
     Rule(
+        "compiled-within",
+        "under runner.torch_compile all is compiled before the first run, nothing within one",
+        "report it with the run folder, for the warm-up should know every step; set runner.torch_compile to "
+        "false meanwhile",
+        is_timing=True,
+    ),
+    Rule(
         "gpu-throttled",
         "the GPU is not slowed down by its temperature or a limit of power",
         "cool it, or lock its clocks lower than it can hold: nvidia-smi --lock-gpu-clocks",

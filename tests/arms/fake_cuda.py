@@ -28,6 +28,7 @@ class FakeCuda:
 
     def __init__(self, tick_ns: int = 1_000) -> None:
         self.log: list[str] = []
+        self.event_names: tuple[str, ...] = EVENT_NAMES
         self.elapsed: list[tuple[str, str]] = []
         self.pinned: list[int] = []
         self.streams: list[FakeStream] = []
@@ -109,7 +110,7 @@ class FakeEvent:
         self.is_done = True  # as soon as it is recorded
         made = cuda.events if blocking else cuda.timers  # the latter time spans, and nobody waits for them
         number = len(made)
-        self.name = f"{EVENT_NAMES[number % 4]} {number // 4}" if blocking else f"timer {number}"
+        self.name = f"{cuda.event_names[number % 4]} {number // 4}" if blocking else f"timer {number}"
         made.append(self)
 
     def record(self, stream: FakeStream) -> None:

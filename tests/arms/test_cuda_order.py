@@ -118,6 +118,22 @@ def test_three_async_steps_launch_record_and_wait_in_this_order(
     assert len(engine.recorder.steps) == 3
 
 
+def test_a_fence_behind_the_embeddings_is_recorded_just_before_the_forward(
+    cuda: FakeCuda, models_built_once: None
+) -> None:
+    """The same order but for that."""
+    late = []
+    for line in GOLDEN:
+        if line == "compute: forward":
+            late.append(f"compute: record embeddings {sum('record embeddings' in one for one in late)}")
+        if not line.startswith("compute: record uploads"):
+            late.append(line.replace("reached uploads", "reached embeddings"))
+    cuda.event_names = ("start", "embeddings", "sampled", "output")
+    with CudaDevice(MODEL, CONFIG, program_maker(cuda)) as device:
+        serve_three_steps(cuda, device, replace(CONFIG, fence="embeddings"))
+        assert cuda.log == late
+
+
 def test_the_tokens_are_those_of_every_other_device(
     cuda: FakeCuda, devices: Any, models_built_once: None
 ) -> None:

@@ -19,6 +19,7 @@ from arm_workloads import Case, Recipe, outputs, serve, wrong_requests
 import runner.executor
 import runner.inputs.compile
 from runner.commands import (
+    EMBEDDINGS_DONE,
     OUTPUT_READY,
     SAMPLED,
     UPLOADS_DONE,
@@ -148,6 +149,14 @@ HOST_TOO_EARLY = (
 )
 DEVICE_TOO_EARLY = ("one buffer of sampled ids",)
 
+LATE_FENCE = replace(CASE, config=replace(CONFIG, fence=EMBEDDINGS_DONE))
+LATE_FENCE_MUTANTS: dict[str, Mutant] = {
+    "no fence": no_fence,
+    "no fence after the first steps": fence_only_at_first,
+    "embeddings recorded before the first upload": moved_before(EMBEDDINGS_DONE, Upload),
+    "embeddings recorded before the last upload": moved_before(EMBEDDINGS_DONE, Upload, last=True),
+}
+
 
 def expected(case: Case, devices: Any) -> dict[str, list[int]]:
     """The right tokens, held against transformers alone."""
@@ -209,6 +218,16 @@ def test_without_a_mutant_no_order_finds_anything(arm: str, devices: Any, models
     right = expected(CASE, devices)
     kinds = ["inline", "lazy", *(f"shuffle:{seed}" for seed in range(15))]
     assert [kind for kind in kinds if is_found(CASE, None, kind, arm, right)] == []
+
+
+@pytest.mark.parametrize("arm", ARM_NAMES)
+@pytest.mark.parametrize("name", LATE_FENCE_MUTANTS)
+def test_lazy_finds_a_fence_that_is_open_where_it_stands_behind_the_embeddings(
+    name: str, arm: str, devices: Any, models_built_once: None
+) -> None:
+    right = expected(CASE, devices)
+    assert is_found(LATE_FENCE, LATE_FENCE_MUTANTS[name], "lazy", arm, right)
+    assert not is_found(LATE_FENCE, None, "lazy", arm, right)
 
 
 def test_m_rope_positions_are_fenced_as_well(devices: Any, models_built_once: None) -> None:

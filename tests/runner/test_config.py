@@ -50,10 +50,22 @@ def test_cuda_graphs_is_a_truth_value(value: object) -> None:
         RunnerConfig(cuda_graphs=value)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("value", [0, 1, "torch", None])
+def test_torch_compile_is_a_truth_value(value: object) -> None:
+    with pytest.raises(RunnerError, match=r"runner.torch_compile is .* true or false"):
+        RunnerConfig(torch_compile=value)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("value", ["flash", "Triton", "", 0, None, True])
 def test_an_attention_there_is_not_is_refused_with_those_there_are(value: object) -> None:
     with pytest.raises(RunnerError, match=r"runner.attention is .* one of auto, sdpa, varlen, triton$"):
         RunnerConfig(attention=value)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", ["output", "Uploads", "", 0, None, True])
+def test_a_fence_there_is_not_is_refused_with_those_there_are(value: object) -> None:
+    with pytest.raises(RunnerError, match=r"runner.fence is .* one of uploads, embeddings$"):
+        RunnerConfig(fence=value)  # type: ignore[arg-type]
 
 
 def test_lookup_lengths_the_wrong_way_round_are_refused_with_both_numbers() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from fabrication import SharedDevice, Staggered, prompt_of, request, text_reques
 from simulation import Simulation
 
 from runner.commands import Command, MetadataLayout, buffer_table, ring
-from runner.config import RunnerConfig
+from runner.config import Fence, RunnerConfig
 from runner.core import DeviceInfo, Request
 from runner.device.base import Device, DeviceReport
 from runner.engine import Engine
@@ -197,11 +198,12 @@ class Watched(Device):
         """There is nothing to give back."""
 
 
-def test_no_host_buffer_is_written_before_the_last_steps_uploads_are_done() -> None:
+@pytest.mark.parametrize("fence", ["uploads", "embeddings"])
+def test_no_host_buffer_is_written_before_the_last_steps_fence(fence: Fence) -> None:
     """The fence: a copy may still be reading the buffers when the next step is ready to be written."""
     device = Watched(TINY_QWEN3)
     simulation = Simulation(CONFIG, TINY_QWEN3)
-    executor = Executor(TINY_QWEN3, CONFIG, ARMS["sync-ids"], device)
+    executor = Executor(TINY_QWEN3, replace(CONFIG, fence=fence), ARMS["sync-ids"], device)
     simulation.submit(text_request(TINY_QWEN3, "r", 40, 2))
     for _ in range(2):
         plan = simulation.plan()
@@ -211,11 +213,11 @@ def test_no_host_buffer_is_written_before_the_last_steps_uploads_are_done() -> N
     assert [(call, step_id) for call, step_id, _ in device.calls] == [
         ("reset", -1),
         ("execute", 0),
-        ("wait uploads", 0),
+        (f"wait {fence}", 0),
         ("execute", 1),
     ]
-    _, first, fence, second = (held for _, _, held in device.calls)
-    assert fence == first
+    _, first, waiting, second = (held for _, _, held in device.calls)
+    assert waiting == first
     assert second != first
 
 

@@ -16,7 +16,7 @@ import runner.engine
 import runner.executor
 import runner.measure
 from runner.commands import EVENTS, OUTPUT_READY, STREAMS, Command, Download, Record, Wait
-from runner.config import RunnerConfig
+from runner.config import Fence, RunnerConfig
 from runner.core import Request
 from runner.device.base import DeviceReport
 from runner.device.null import NullDevice
@@ -215,6 +215,7 @@ def simulate(
     host_work_us: int = 0,
     num_tokens: int = 6,
     later_after_ns: int | None = None,
+    fence: Fence = "uploads",
 ) -> Simulated:
     """One request served, and another after a wait where one is given."""
     config = RunnerConfig(
@@ -225,6 +226,7 @@ def simulate(
         num_blocks=32,
         num_resident_rows=64,
         host_work_us=host_work_us,
+        fence=fence,
     )
     clock = Clock()
     requests = [request_of(model, name, Recipe("ids", 8, max_tokens=num_tokens)) for name in ("a", "b")]

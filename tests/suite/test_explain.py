@@ -130,6 +130,15 @@ def test_wrong_arms_and_swept_cases_are_named(tmp_path: Path) -> None:
     assert gated[1].startswith("scheduling sync: async scheduling is switched off: prompt_embeds on a")
 
 
+def test_the_fence_is_shown_where_it_is_recorded(tmp_path: Path) -> None:
+    case = _case(tmp_path, "runner.fence=embeddings")
+    decode = explain(case, ARMS["refresh"]).decode
+    assert decode is not None
+    texts = [command.text.split()[:2] for command in decode.commands]
+    assert texts[texts.index(["record", "embeddings"]) + 1][0] == "forward"
+    assert ["record", "uploads"] not in texts
+
+
 def test_an_arm_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SuiteError, match="arm text is for text models"):
         explain(_case(tmp_path), ARMS["text"])

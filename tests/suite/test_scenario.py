@@ -140,6 +140,31 @@ def test_the_case_id_tells_what_is_run_and_not_how_often(tmp_path: Path) -> None
     assert len(ids | {case_id()}) == len(changed) + 1
 
 
+def test_a_key_of_the_runner_that_is_young_changes_no_id_while_it_has_its_default(tmp_path: Path) -> None:
+    def case_id(*overrides: str) -> str:
+        return expand(_load(tmp_path, GOOD, *overrides))[0].case_id
+
+    for key, default, other in (
+        ("attention", "auto", "sdpa"),
+        ("cuda_graphs", "true", "false"),
+        ("fence", "uploads", "embeddings"),
+        ("torch_compile", "false", "true"),
+    ):
+        assert case_id() == case_id(f"runner.{key}={default}") != case_id(f"runner.{key}={other}")
+
+
+def test_cases_that_differ_in_the_fence_are_named_by_it_and_the_later_one_has_a_note(tmp_path: Path) -> None:
+    early, late = expand(_load(tmp_path, GOOD + "sweep: {runner.fence: [uploads, embeddings]}\n"))
+    assert (early.label, late.label) == ("fence=uploads", "fence=embeddings")
+    assert (early.runner_config.fence, late.runner_config.fence) == ("uploads", "embeddings")
+    assert (early.notes, [note.split(": ")[:2] for note in late.notes]) == (
+        (),
+        [["runner.fence", "embeddings"]],
+    )
+    with pytest.raises(SuiteError, match=r"runner\.fence.*'output'.*uploads"):
+        _load(tmp_path, GOOD, "runner.fence=output")
+
+
 def test_the_case_id_of_a_replay_follows_the_trace_and_not_its_path(tmp_path: Path) -> None:
     ids = []
     for name, trace in (("a", AZURE), ("b", AZURE), ("c", AZURE.replace("949", "948"))):

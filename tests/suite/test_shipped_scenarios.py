@@ -42,6 +42,16 @@ def test_break_even_sweeps_images_embeddings_and_rows_over_an_arm_and_its_twin()
     assert list(scenario.sweep) == swept and len(expand(scenario)) == 27
 
 
+def test_fence_compares_both_places_beside_an_arm_that_no_fence_touches() -> None:
+    scenario = load_scenario(SCENARIOS / "large" / "fence.yaml")
+    cases = expand(scenario)
+    assert [case.runner_config.fence for case in cases] == ["uploads", "embeddings"]
+    assert scenario.arms[0] == "sync-rows" and scenario.rounds >= MIN_ROUNDS and scenario.aa
+    for case in cases:
+        requests = build_workload(case, scenario.seed).requests
+        assert {item.kind for item in requests} >= {"image", "image+spliced"}
+
+
 def test_prompt_embeds_compares_every_preset_that_fits_its_model_on_every_kind_of_request() -> None:
     scenario = load_scenario(SCENARIOS / "prompt-embeds.yaml")
     (case,) = expand(scenario)

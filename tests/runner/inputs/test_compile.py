@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -219,6 +220,17 @@ def test_an_image_step_encodes_before_it_splices_and_splices_before_it_merges() 
     ]
     for item, seed in enumerate((7, 8)):
         assert compiling.host["pixels"][item].tobytes() == image(seed, (2, 2, 3)).data
+
+
+def test_a_fence_behind_the_embeddings_is_recorded_once_just_before_the_forward() -> None:
+    compiling = Compiling(SMALL_VL, replace(CONFIG, fence="embeddings"))
+    compiling.simulation.submit(request("a", prompt_of(SMALL_VL, [2, ("image", 7), 6], 1)))
+    commands = compiling.commands()
+    names = [command.event if isinstance(command, Record) else command.operation for command in commands]
+    assert names == [
+        *("upload", "upload", "upload", "positions", "encode", "lookup", "splice", "merge", "embeddings"),
+        *("forward", "sample", "sampled", "wait", "download", "output"),
+    ]
 
 
 def test_an_image_cut_by_the_budget_goes_on_at_its_next_row_without_encoding_again() -> None:
