@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Literal, NamedTuple, get_args
 
-from runner.core import RunnerError
+from runner.core import FloatType, RunnerError
 from runner.models import ModelSpec
 
 Scheduling = Literal["sync", "async"]
@@ -18,6 +18,7 @@ Rules = Literal["default", "gated"]
 Attention = Literal["auto", "sdpa", "varlen", "triton"]
 
 _TRUTH_VALUES = frozenset({"prefix_caching", "cuda_graphs"})
+_CHOICES = {"attention": get_args(Attention), "dtype": get_args(FloatType)}
 _MAY_BE_ZERO = frozenset({"host_work_us", "num_speculative_tokens"})
 _ASYNC_SPECULATIVE_METHODS = frozenset(
     {"eagle", "eagle3", "mtp", "ngram_gpu", "draft_model", "dspark", "dflash"}
@@ -37,7 +38,9 @@ class RunnerConfig:
     `num_resident_rows` supplied rows fit the arena of the arms that keep them on the device. `host_work_us`
     is busy host time added to every step: it stands for tokenising, detokenising, a slow scheduler.
     `attention` is how attention is computed, by default the best that the machine can; `cuda_graphs` captures
-    decode steps on a GPU and replays them, where attention can be captured (sdpa cannot).
+    decode steps on a GPU and replays them, where attention can be captured (sdpa cannot). `dtype` is what
+    weights, keys and values, image rows and supplied rows are held and computed in; tokens are sampled from
+    float32 logits in any case.
     """
 
     max_num_seqs: int = 16
@@ -57,6 +60,7 @@ class RunnerConfig:
     prompt_lookup_max: int = 3
     attention: Attention = "auto"
     cuda_graphs: bool = True
+    dtype: FloatType = "float32"
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -91,8 +95,8 @@ def _broken_rule(name: str, value: object) -> str | None:
     """What a field's value must be and is not."""
     if name in _TRUTH_VALUES:
         return None if isinstance(value, bool) else "true or false"
-    if name == "attention":
-        known = get_args(Attention)
+    if name in _CHOICES:
+        known = _CHOICES[name]
         return None if value in known else f"one of {', '.join(known)}"
     least = 0 if name in _MAY_BE_ZERO else 1
     is_right = isinstance(value, int) and not isinstance(value, bool) and value >= least
