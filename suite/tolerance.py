@@ -23,12 +23,18 @@ class Tolerance:
     max_tie_share: float
 
 
-# TODO measured
+# Measured on a CPU, ids alone, on the tiny presets and on twins of them 28 and 48 layers deep, 256 to 768 tokens
+# each: the token that a right runner chose lay below the best one by 0.119 (bfloat16) and 0.014 (float16) at
+# most, and was another than the best in 7.0 % and 1.2 % at most. The margins are 1.7 and 1.8 times that, the
+# shares 2.1 and 2.5 times.
+# In bfloat16 the second best token lies within the margin at half of all positions, so it is the share that
+# finds a fault which moves logits by little: on tiny-gemma3-vl, of 384 tokens, embeddings off by 3 % of their
+# spread or a sliding window one longer are found, embeddings off by 1 % are not. Float32 finds them.
 TOLERANCES: Mapping[FloatType, Tolerance] = MappingProxyType(
     {
         "float32": Tolerance(1e-4, 0.005),
-        "float16": Tolerance(0.03, 0.03),
-        "bfloat16": Tolerance(0.25, 0.15),
+        "float16": Tolerance(0.025, 0.03),
+        "bfloat16": Tolerance(0.2, 0.15),
     }
 )
 

@@ -37,8 +37,9 @@ def is_finite(held: NDArray[Any], dtype: FloatType) -> NDArray[np.bool_]:
     """Of each value, given as the host holds it."""
     if dtype == "bfloat16":
         exponent = np.uint16(0x7F80)  # all ones in an infinity and in a NaN
-        return (held & exponent) != exponent
-    found: NDArray[np.bool_] = np.isfinite(held.view(np.float16) if dtype == "float16" else held)
+        found: NDArray[np.bool_] = (held & exponent) != exponent
+    else:
+        found = np.isfinite(held.view(np.float16) if dtype == "float16" else held)
     return found
 
 

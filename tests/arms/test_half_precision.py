@@ -25,6 +25,7 @@ from runner.device.host import HostDevice
 from runner.engine import Engine
 from runner.inputs.arms import ARMS, Arm
 from runner.inputs.float_bits import rounded
+from runner.kernels.sdpa_attention import _SdpaStep
 from runner.models import ModelSpec
 from suite.oracle import Oracle, verdict
 from suite.record import TokenVerdict
@@ -125,6 +126,23 @@ def test_negative_controls_are_wrong_at_the_same_tolerance(
     found, _ = judged(serve(case, device, ARMS[arm]), model, dtype)
     assert found.num_requests_wrong == len(case.recipes)
     assert judged(serve(case, device, ARMS["refresh"]), model, dtype)[0].is_right
+
+
+def test_a_sliding_window_one_longer_is_found_in_bfloat16(devices: Any, monkeypatch: Any) -> None:
+    """A fault that moves logits by little: most of its tokens are ties, and too many of them."""
+    recipes = tuple(Recipe("ids", 20 + seed, max_tokens=16, seed=seed) for seed in range(8))
+    case = in_type(Case(MICRO_GEMMA3_VL, CONFIG, recipes), "bfloat16")
+    device = devices("inline", case.model, case.config)
+    attend = _SdpaStep.attend
+
+    def one_longer(step: Any, layer: int, query: Any, scaling: float, window: int | None) -> torch.Tensor:
+        return attend(step, layer, query, scaling, None if window is None else window + 1)
+
+    for arm in ("ids", "refresh"):
+        assert judged(serve(case, device, ARMS[arm]), case.model, "bfloat16")[0].is_right
+        with monkeypatch.context() as patch:
+            patch.setattr(_SdpaStep, "attend", one_longer)
+            assert not judged(serve(case, device, ARMS[arm]), case.model, "bfloat16")[0].is_right
 
 
 # ---- bits and bytes

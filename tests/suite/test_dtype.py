@@ -180,7 +180,7 @@ def test_a_file_whose_values_overflow_is_refused_by_name(tmp_path: Path) -> None
 def test_a_scenarios_file_is_cast_to_its_models_type(tmp_path: Path) -> None:
     save_file({"rows": torch.randn(6, 256)}, tmp_path / "mine.safetensors")
     files = f"traffic.embeds_files=[{tmp_path / 'mine.safetensors'}]"
-    workload = built(tmp_path, files, "traffic.multimodal_ratio=0", "runner.dtype=float16")
+    workload = built(tmp_path, files, "arms=[refresh]", "runner.dtype=float16")
     (given,) = [item.request.prompt.embeds for item in workload.requests if item.request.prompt.embeds]
     assert given.dtype == "float16" and len(given.data) == 6 * 256 * 2
     assert "mine.safetensors: float32 rows cast to float16" in workload.notes
@@ -221,11 +221,9 @@ def test_explained_bytes_halve_with_the_type(tmp_path: Path) -> None:
     assert half.bytes_by_buffer["inputs_embeds"] == half.num_tokens * 256 * 2
     for name, count in wide.bytes_by_buffer.items():
         assert half.bytes_by_buffer[name] == (count // 2 if name == "inputs_embeds" else count)
-    lookups = [next(one.cost for one in step.commands if one.text.startswith("lookup")) for step in found]
-    id_bytes = 4 * half.num_tokens
-    assert [cost.device_bytes for cost in lookups] == [
-        id_bytes + half.num_tokens * 2 * 256 * n for n in (4, 2)
-    ]
+    costs = [next(one.cost for one in step.commands if one.text.startswith("lookup")) for step in found]
+    of_rows = [(cost.device_bytes or 0) - 4 * half.num_tokens for cost in costs]  # ids are what they were
+    assert of_rows[0] == 2 * of_rows[1] > 0
 
 
 def test_shares_of_ceilings_count_the_types_bytes_and_say_what_was_not_measured() -> None:
