@@ -23,7 +23,7 @@ class Tolerance:
     max_tie_share: float
 
 
-# Measured on a CPU, ids alone, on the tiny presets and on twins of them 28 and 48 layers deep, 256 to 768 tokens
+# Measured on a CPU, ids alone, on the tiny presets and twins of them 28 and 48 layers deep, 256 to 768 tokens
 # each: the token that a right runner chose lay below the best one by 0.119 (bfloat16) and 0.014 (float16) at
 # most, and was another than the best in 7.0 % and 1.2 % at most. The margins are 1.7 and 1.8 times that, the
 # shares 2.1 and 2.5 times.

@@ -27,7 +27,7 @@ from runner.inputs.arms import ARMS, Arm
 from runner.inputs.float_bits import rounded
 from runner.kernels.sdpa_attention import _SdpaStep
 from runner.models import ModelSpec
-from suite.oracle import Oracle, verdict
+from suite.oracle import Check, Oracle, verdict
 from suite.record import TokenVerdict
 from suite.tolerance import TOLERANCES
 
@@ -53,11 +53,13 @@ def oracle_of(name: str, dtype: FloatType) -> Oracle:
     return Oracle(next(model for model in MICRO if model.name == name), 1, dtype)
 
 
-def judged(engine: Engine, model: ModelSpec, dtype: FloatType) -> tuple[TokenVerdict, str | None]:
-    """The requests as they were sent are judged: what admission made of their rows is the runner's affair."""
+def checks_of(engine: Engine, model: ModelSpec, dtype: FloatType) -> dict[str, Check]:
     oracle = oracle_of(model.name, dtype)
-    checks = {name: oracle.check(one.request, one.output_ids) for name, one in engine.requests.items()}
-    return verdict(checks, TOLERANCES[dtype])
+    return {name: oracle.check(one.request, one.output_ids) for name, one in engine.requests.items()}
+
+
+def judged(engine: Engine, model: ModelSpec, dtype: FloatType) -> tuple[TokenVerdict, str | None]:
+    return verdict(checks_of(engine, model, dtype), TOLERANCES[dtype])
 
 
 # ---- every arm against the oracle
@@ -123,8 +125,8 @@ def test_negative_controls_are_wrong_at_the_same_tolerance(
 ) -> None:
     case = in_type(replace(CONTROLS, model=model), dtype)
     device = devices("inline", model, case.config)
-    found, _ = judged(serve(case, device, ARMS[arm]), model, dtype)
-    assert found.num_requests_wrong == len(case.recipes)
+    checks = checks_of(serve(case, device, ARMS[arm]), model, dtype)
+    assert all(check.num_wrong for check in checks.values()), "beyond the margin, not by too many ties"
     assert judged(serve(case, device, ARMS["refresh"]), model, dtype)[0].is_right
 
 
