@@ -27,9 +27,10 @@ from runner.inputs.arms import ARMS, Arm
 from runner.inputs.float_bits import rounded
 from runner.kernels.sdpa_attention import _SdpaStep
 from runner.models import ModelSpec
+from suite.logprob_check import position_errors
 from suite.oracle import Check, Oracle, verdict
 from suite.record import TokenVerdict
-from suite.tolerance import TOLERANCES
+from suite.tolerance import LOGPROB_MARGIN, TOLERANCES
 
 RIGHT = [arm for arm in ARMS.values() if arm.is_right]
 HALVES: list[FloatType] = ["bfloat16", "float16"]
@@ -105,6 +106,30 @@ def test_a_device_process_gives_the_tokens_of_an_inline_one(arm: str, devices: A
         for kind in ("inline", "process")
     ]
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_sampled_tokens_and_log_probabilities_are_within_rounding_too(dtype: FloatType, devices: Any) -> None:
+    config = replace(CONFIG, dtype=dtype)
+    asked: Any = {"temperature": 0.8, "top_k": 40, "top_p": 0.9, "repetition_penalty": 1.1, "logprobs": 4}
+    requests = [
+        replace(
+            request_of(MICRO_QWEN3, f"r{seed}", Recipe("pure" if seed % 2 else "ids", 6 + seed, seed=seed)),
+            sampling=SamplingParams(12, ignore_eos=True, seed=seed, **asked),
+        )
+        for seed in range(8)
+    ]
+    engine = Engine(MICRO_QWEN3, config, devices("inline", MICRO_QWEN3, config), ARMS["async-rows"])
+    engine.run(Arrivals((0, request) for request in requests))
+    found, note = judged(engine, MICRO_QWEN3, dtype)
+    assert found.is_right and note is None and found.num_checked == 96
+    oracle, num_beyond_float32 = oracle_of(MICRO_QWEN3.name, dtype), 0
+    for state in engine.requests.values():
+        expected = oracle.logprobs(state.request, state.output_ids)
+        errors = position_errors(expected, state.output_ids, state.logprobs, 4, dtype)
+        assert all(error.value <= error.margin for error in errors), errors
+        num_beyond_float32 += sum(error.value > LOGPROB_MARGIN for error in errors)
+    assert num_beyond_float32 > 0
 
 
 # ---- negative controls
