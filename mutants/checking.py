@@ -21,7 +21,7 @@ MUTANTS = (
     Mutant(
         "anything-is-a-tie",
         _ORACLE,
-        "tie = ~right & (margin < TIE_MARGIN * logits.std(dim=1)) & is_known",
+        "tie = ~right & (margin < tolerance.margin * logits.std(dim=1)) & is_known",
         "tie = ~right & is_known",
         (f"{_JUDGES}test_a_tie_ends_at_its_margin",),
     ),

@@ -82,11 +82,6 @@ def _check_embeds(
             f"request {name}: {num_ids} token ids beside {embeds.num_rows} supplied rows; "
             f"a spliced prompt has one of each at every position"
         )
-    if embeds.dtype != "float32":
-        raise RequestError(
-            f"request {name}: supplied rows are {embeds.dtype}; this runner takes float32, so cast them when "
-            f"the request is made"
-        )
     if embeds.num_rows > config.num_resident_rows:
         raise RequestError(
             f"request {name}: {embeds.num_rows} supplied rows, the arena holds "

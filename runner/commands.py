@@ -13,7 +13,7 @@ from enum import IntFlag
 from typing import ClassVar, Literal, NamedTuple
 
 from runner.config import Fence, RunnerConfig
-from runner.core import MAX_LOGPROBS
+from runner.core import ITEM_BYTES, MAX_LOGPROBS, FloatType, host_type
 from runner.models import ModelSpec
 from runner.slot_state import WHOLE_WIDTH, Real
 from runner.spans import upload_span
@@ -39,11 +39,16 @@ def ring(buffer: str, step_id: int) -> str:
 class BufferSpec(NamedTuple):
     """A named buffer; it exists on both sides, always as separate storage. Shape in elements."""
 
-    dtype: Literal["int32", "int64", "uint8", "float32"]
+    dtype: Literal["int32", "int64", "uint8"] | FloatType
     shape: tuple[int, ...]
 
+    @property
+    def host_dtype(self) -> str:
+        """numpy's type of its host side."""
+        return host_type(self.dtype)
 
-_ITEM_BYTES = {"int32": 4, "int64": 8, "uint8": 1, "float32": 4}
+
+_ITEM_BYTES = {"int32": 4, "int64": 8, "uint8": 1, **ITEM_BYTES}
 
 
 def row_bytes(buffer: BufferSpec) -> int:
@@ -58,9 +63,9 @@ def buffer_table(config: RunnerConfig, model: ModelSpec) -> Mapping[str, BufferS
     table = {
         "input_ids": BufferSpec("int32", (tokens,)),
         "is_token_ids": BufferSpec("uint8", (tokens,)),
-        "inputs_embeds": BufferSpec("float32", (tokens, hidden)),
-        "supplied_rows": BufferSpec("float32", (tokens, hidden)),
-        "resident_rows": BufferSpec("float32", (resident, hidden)),
+        "inputs_embeds": BufferSpec(config.dtype, (tokens, hidden)),
+        "supplied_rows": BufferSpec(config.dtype, (tokens, hidden)),
+        "resident_rows": BufferSpec(config.dtype, (resident, hidden)),
         "resident_mask": BufferSpec("uint8", (resident,)),
         "token_index": BufferSpec("int64", (tokens,)),
     }

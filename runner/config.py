@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Literal, NamedTuple, get_args
 
-from runner.core import RunnerError
+from runner.core import FloatType, RunnerError
 from runner.models import ModelSpec
 
 Scheduling = Literal["sync", "async"]
@@ -19,7 +19,7 @@ Attention = Literal["auto", "sdpa", "varlen", "triton"]
 Fence = Literal["uploads", "embeddings"]
 
 _TRUTH_VALUES = frozenset({"prefix_caching", "cuda_graphs", "torch_compile"})
-_CHOICES = {"attention": get_args(Attention), "fence": get_args(Fence)}
+_CHOICES = {"attention": get_args(Attention), "fence": get_args(Fence), "dtype": get_args(FloatType)}
 _MAY_BE_ZERO = frozenset({"host_work_us", "num_speculative_tokens"})
 _ASYNC_SPECULATIVE_METHODS = frozenset(
     {"eagle", "eagle3", "mtp", "ngram_gpu", "draft_model", "dspark", "dflash"}
@@ -46,7 +46,9 @@ class RunnerConfig:
     with every arm, device and other option; under sync scheduling a step is over before the next is planned.
     `torch_compile` compiles the language model's forward, attention apart, while the device is opened: for
     one token, for several, and for plain ids as well where the forward looks them up. It goes with every
-    arm, device and attention; captured graphs then replay what was compiled.
+    arm, device and attention; captured graphs then replay what was compiled. `dtype` is what weights, keys and
+    values, image rows and supplied rows are held and computed in; tokens are sampled from float32 logits in
+    any case.
     """
 
     max_num_seqs: int = 16
@@ -68,6 +70,7 @@ class RunnerConfig:
     cuda_graphs: bool = True
     fence: Fence = "uploads"
     torch_compile: bool = False
+    dtype: FloatType = "float32"
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -103,7 +106,8 @@ def _broken_rule(name: str, value: object) -> str | None:
     if name in _TRUTH_VALUES:
         return None if isinstance(value, bool) else "true or false"
     if name in _CHOICES:
-        return None if value in _CHOICES[name] else f"one of {', '.join(_CHOICES[name])}"
+        known = _CHOICES[name]
+        return None if value in known else f"one of {', '.join(known)}"
     least = 0 if name in _MAY_BE_ZERO else 1
     is_right = isinstance(value, int) and not isinstance(value, bool) and value >= least
     return None if is_right else f"a whole number of at least {least}"

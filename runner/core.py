@@ -12,9 +12,13 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
-_ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+FloatType = Literal["float32", "bfloat16", "float16"]
+"""What a model may hold and compute in, and what supplied rows may come in."""
+
+ITEM_BYTES: Mapping[str, int] = MappingProxyType({"float32": 4, "bfloat16": 2, "float16": 2})
 
 MAX_LOGPROBS = 20
 MAX_STOP_TOKENS = 16
@@ -30,6 +34,11 @@ def first_line(error: Exception) -> str:
     """What an error of a library says first, or what it is called where it says nothing."""
     text = str(error).strip()
     return text.splitlines()[0] if text else type(error).__name__
+
+
+def host_type(dtype: str) -> str:
+    """numpy's type for values of a type: those of 16 bits are held as their bits, as it has no bfloat16."""
+    return "uint16" if ITEM_BYTES.get(dtype) == 2 else dtype
 
 
 class RequestError(RunnerError):
@@ -165,11 +174,11 @@ class SuppliedRows:
     data: bytes = field(repr=False)
     num_rows: int
     hidden_size: int
-    dtype: Literal["float32", "float16", "bfloat16"] = "float32"
+    dtype: FloatType = "float32"
     mask: bytes | None = None
 
     def __post_init__(self) -> None:
-        expected = self.num_rows * self.hidden_size * _ITEM_BYTES[self.dtype]
+        expected = self.num_rows * self.hidden_size * ITEM_BYTES[self.dtype]
         if self.num_rows < 1 or len(self.data) != expected:
             raise RequestError(
                 f"supplied rows ({self.num_rows}, {self.hidden_size}) in {self.dtype} take {expected} "
@@ -256,7 +265,8 @@ class RequestState:
     yet known here (drafts counted as if accepted), by `num_steps_in_flight` steps; `num_wasted` were computed
     for nothing, because the request had ended. Of `num_drafted` draft tokens `num_accepted` were right;
     `draft_ids` are proposed for the next step, where the host knows them. `resident_first` is its first row
-    in the arena; `logprobs` has an entry for each output token, if they were asked for.
+    in the arena; `logprobs` has an entry for each output token, if they were asked for. `note`: what was done
+    to its prompt when it was admitted.
     """
 
     request: Request
@@ -280,6 +290,7 @@ class RequestState:
     resident_first: int | None = None
     finish_reason: FinishReason | None = None
     error: str | None = None
+    note: str | None = None
     num_prompt: int = field(init=False)  # kept, like its id: read several times a step for every row
     request_id: str = field(init=False)
 

@@ -20,7 +20,7 @@ from runner.core import (
 from runner.device.base import Device
 from runner.executor import Executor, InFlight
 from runner.inputs.arms import ARMS, Arm
-from runner.inputs.supplied import check_finite
+from runner.inputs.supplied import in_model_type
 from runner.measure import Instrument, Recorder, StepClock, StepRecord, Timeline, keep_busy, now_ns
 from runner.models import ModelSpec
 from runner.repeats import Turn
@@ -142,7 +142,7 @@ class Engine:
             self.recorder.timelines[request.request_id] = Timeline(sent_ns=now_ns())
             try:
                 state = admit(request, self._model, self._config, self._arm.prompt_embeds)
-                check_finite(request)
+                state.request, state.note = in_model_type(request, self._config.dtype)
                 self.scheduler.submit(state)
             except RequestError as error:
                 state = _failed(request, error)

@@ -48,7 +48,8 @@ def build_model(spec: ModelSpec, dtype: torch.dtype = torch.float32) -> Any:
         return _loaded(model_class, spec.checkpoint, dtype).requires_grad_(False).eval()
     model = model_class(config_class(**spec.hf_config))
     _fill(model, spec)
-    return model.to(dtype).eval()
+    _round(model, dtype)
+    return model.eval()
 
 
 def _loaded(model_class: Any, folder: str, dtype: torch.dtype) -> Any:
@@ -63,6 +64,15 @@ def _loaded(model_class: Any, folder: str, dtype: torch.dtype) -> Any:
     if missing:  # transformers would draw them at random, and say so only in a log
         raise RunnerError(f"{folder}: {len(missing)} weights are not there, the first {missing[0]}")
     return model
+
+
+def _round(model: torch.nn.Module, dtype: torch.dtype) -> None:
+    """Parameters and the scale of embeddings to `dtype`; frequencies of RoPE stay float32, as transformers
+    keeps them when it loads a checkpoint in 16 bits.
+    """
+    scales = (buffer for name, buffer in model.named_buffers() if name.endswith("embed_scale"))
+    for tensor in (*model.parameters(), *scales):
+        tensor.data = tensor.data.to(dtype)
 
 
 def _fill(model: torch.nn.Module, spec: ModelSpec) -> None:

@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
+from runner.core import ITEM_BYTES, FloatType
 from runner.inputs.arms import Arm
 from runner.measure import StepRecord
 from runner.models import ModelSpec
@@ -20,7 +21,6 @@ from suite.command_costs import scaled_pass
 
 SCHEMA_VERSION = 2  # 2: products as the runner's forward runs them
 
-_ITEM_BYTES = 4  # rows are float32
 _MAX_LOAD = 0.5  # of each core: one that measures needs a core, and a device process another
 
 
@@ -185,6 +185,7 @@ def shares(
     spans: Sequence[Span],
     model: ModelSpec,
     arm: Arm,
+    dtype: FloatType = "float32",
 ) -> list[CeilingShare]:
     """The share of the ceiling that forward, uploads and device passes reach, decode and mixed apart.
 
@@ -197,15 +198,23 @@ def shares(
     found: list[CeilingShare] = []
     for group in GROUPS:
         members = [step for step in steps if (step.kind == "decode") == (group == "decode")]
-        found += _forward(ceilings, members, times, model, group)
+        found += _forward(ceilings, members, times, model, group, dtype)
         found += _uploads(ceilings, members, times, group)
-        found += _passes(ceilings, members, times, model, arm, group)
+        found += _passes(ceilings, members, times, model, arm, group, dtype)
     return found
 
 
 def _forward(
-    ceilings: Ceilings, steps: Sequence[StepRecord], times: _Times, model: ModelSpec, group: StepGroup
+    ceilings: Ceilings,
+    steps: Sequence[StepRecord],
+    times: _Times,
+    model: ModelSpec,
+    group: StepGroup,
+    dtype: FloatType,
 ) -> list[CeilingShare]:
+    if dtype != "float32" and steps:
+        reason = f"the ceiling was measured in float32, and the model computes in {dtype}"
+        return [CeilingShare("forward", group, "GFLOP/s", None, None, None, 0, _FORWARD, reason)]
     operations = 2 * linear_parameters(model)
     work = {
         step.step_id: _Work(operations * step.num_tokens, time_at(ceilings.matmul, step.num_tokens))
@@ -236,9 +245,10 @@ def _passes(
     model: ModelSpec,
     arm: Arm,
     group: StepGroup,
+    dtype: FloatType,
 ) -> list[CeilingShare]:
     work: defaultdict[str, dict[int, _Work]] = defaultdict(dict)
-    row = model.hidden_size * _ITEM_BYTES
+    row = model.hidden_size * ITEM_BYTES[dtype]
     for step in steps:
         amounts: defaultdict[str, list[int]] = defaultdict(list)
         for key, count in passes_of(step, arm):

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from runner.config import RunnerConfig
+from runner.core import FloatType
 from runner.models import ModelSpec
 from suite.embeds_file import FileRows, read_rows
 from suite.errors import KeyedError, SuiteError
@@ -25,7 +26,7 @@ def with_embeds(
 ) -> tuple[tuple[Need, ...], list[str]]:
     """The needs with those that bring embeddings marked, and notes. KeyedError where they cannot be had."""
     if traffic.embeds_files:
-        given, notes = _from_files(needs, traffic, model, seed)
+        given, notes = _from_files(needs, traffic, model, runner.dtype, seed)
     else:
         given = _by_ratio(needs, traffic, seed)
         notes = _ratio_notes(given, traffic)
@@ -70,10 +71,10 @@ def _ratio_notes(needs: Sequence[Need], traffic: Traffic) -> list[str]:
 
 
 def _from_files(
-    needs: Sequence[Need], traffic: Traffic, model: ModelSpec, seed: int
+    needs: Sequence[Need], traffic: Traffic, model: ModelSpec, dtype: FloatType, seed: int
 ) -> tuple[list[Need], list[str]]:
     """One request without images a file, drawn by the seed; the file's rows are its prompt."""
-    files = [_read(name, traffic, model) for name in traffic.embeds_files]
+    files = [_read(name, traffic, model, dtype) for name in traffic.embeds_files]
     order: list[int] = seeded(seed, "embeds").permutation(len(needs)).tolist()
     free = [index for index in order if not needs[index].num_images]
     if len(free) < len(files):
@@ -89,9 +90,9 @@ def _from_files(
     return given, [note, *(rows.note for rows in files if rows.note)]
 
 
-def _read(name: str, traffic: Traffic, model: ModelSpec) -> FileRows:
+def _read(name: str, traffic: Traffic, model: ModelSpec, dtype: FloatType) -> FileRows:
     try:
-        return read_rows(Path(name), model.hidden_size, traffic.embeds_file_max_mib)
+        return read_rows(Path(name), model.hidden_size, traffic.embeds_file_max_mib, dtype)
     except SuiteError as error:
         raise KeyedError("traffic.embeds_files", str(error)) from None
 

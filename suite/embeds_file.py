@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, deserialize, safe_open
 
+from runner.core import FloatType
+from runner.inputs.float_bits import is_finite, rounded
 from suite.errors import SuiteError
 from suite.torch_file import NotATensor, TensorView, TorchFile
 
@@ -27,18 +30,21 @@ _DESERIALIZE: Callable[[bytes], list[tuple[str, dict[str, bytes]]]] = deserializ
 
 @dataclass(frozen=True, slots=True)
 class FileRows:
-    """A file's rows as float32: `data` holds [num_rows, hidden_size] values. `dtype` is the file's own."""
+    """A file's rows: `data` holds [num_rows, hidden_size] values of `cast_to`. `dtype` is the file's own."""
 
     path: Path
     data: bytes = field(repr=False)
     num_rows: int
     hidden_size: int
     dtype: str
+    cast_to: FloatType = "float32"
 
     @property
     def note(self) -> str | None:
         """What was done to the values, for the report; None where nothing was."""
-        return None if self.dtype == "float32" else f"{self.path.name}: {self.dtype} rows cast to float32"
+        if self.dtype == self.cast_to:
+            return None
+        return f"{self.path.name}: {self.dtype} rows cast to {self.cast_to}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +82,8 @@ class _Expected:
             )
 
 
-def read_rows(path: Path, hidden_size: int, max_mib: float) -> FileRows:
-    """The rows of a file. SuiteError names the file, what was expected and what came."""
+def read_rows(path: Path, hidden_size: int, max_mib: float, cast_to: FloatType = "float32") -> FileRows:
+    """The rows of a file, in the model's type. SuiteError names the file, what was expected and what came."""
     expected = _Expected(path, hidden_size, max_mib)
     reader = _READERS.get(path.suffix)
     if reader is None:
@@ -89,22 +95,23 @@ def read_rows(path: Path, hidden_size: int, max_mib: float) -> FileRows:
         raise expected.refusal(str(error), "save the rows alone, with torch.save or safetensors") from None
     except OSError as error:
         raise SuiteError(f"{path}: cannot be read: {error.strerror or error}") from None
-    return FileRows(path, _as_float32(values, expected).tobytes(), len(values), hidden_size, dtype)
+    data = _cast(values, cast_to, expected).tobytes()
+    return FileRows(path, data, len(values), hidden_size, dtype, cast_to)
 
 
 def _endings() -> str:
     return " or ".join(_READERS)
 
 
-def _as_float32(values: NDArray[np.floating], expected: _Expected) -> NDArray[np.float32]:
+def _cast(values: NDArray[np.floating], cast_to: FloatType, expected: _Expected) -> NDArray[Any]:
     """Cast once; a value that is not finite, or no longer is, is refused."""
-    with np.errstate(over="ignore"):
-        cast = values.astype(np.float32)
-    bad = np.argwhere(~np.isfinite(cast))
+    with np.errstate(over="ignore", invalid="ignore"):
+        cast = rounded(values.astype(np.float32), cast_to)
+    bad = np.argwhere(~(np.isfinite(values) & is_finite(cast, cast_to)))
     if len(bad):
         row, column = bad[0].tolist()
         raise expected.refusal(
-            f"{values[row, column]} at row {row}, column {column}", "every value must be finite in float32"
+            f"{values[row, column]} at row {row}, column {column}", f"every value must be finite in {cast_to}"
         )
     return cast
 

@@ -110,7 +110,8 @@ def _shares(
         kept = from_document(loaded.ceilings()).get(run.case_id)
         if kept is None:
             return (), _NO_CEILINGS, None
-        found = shares(kept.ceilings, records, spans, get_model(kept.model), named_arm(run.arm))
+        model, arm = get_model(kept.model), named_arm(run.arm)
+        found = shares(kept.ceilings, records, spans, model, arm, run.dtype)
     except (ValueError, RunnerError, SuiteError) as error:
         return (), f"ceilings.json of the run cannot be used: {error}", None
     return tuple(found), None if found else "no step was recorded", kept.ceilings.caveat

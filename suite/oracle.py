@@ -22,16 +22,20 @@ import torch
 from numpy.typing import NDArray
 from transformers import DynamicCache
 
-from runner.core import Image, Prompt, Request, RunnerError
+from runner.core import FloatType, Image, Prompt, Request, RunnerError, SuppliedRows
 from runner.models import ModelSpec, VisionSpec
 from runner.weights import build_model
 from suite.record import TokenVerdict
 from suite.sampling_reference import SamplingReference
+from suite.tolerance import TOLERANCES, Tolerance
 
-# In standard deviations of the logits. Float32 forwards of one request, alone or packed with
-# others, differ by about 1e-5 of them, so only logits closer than this are left to rounding.
-TIE_MARGIN = 1e-4
-MAX_TIE_SHARE = 0.005
+_FLOAT32 = TOLERANCES["float32"]
+
+_TYPES: Mapping[FloatType, torch.dtype] = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
 
 _SHOWN_BEFORE = 2
 _SHOWN_AFTER = 3
@@ -59,12 +63,12 @@ class Check:
         return self.num_right + self.num_wrong + self.num_ties
 
 
-def judge(logits: torch.Tensor, output_ids: Sequence[int]) -> Check:
+def judge(logits: torch.Tensor, output_ids: Sequence[int], tolerance: Tolerance = _FLOAT32) -> Check:
     """Hold output ids against teacher-forced float32 logits, (outputs, vocabulary).
 
-    Right: the id's logit is the maximum. Tie: it is below the maximum by less than TIE_MARGIN
-    standard deviations of that position's logits. Wrong: anything else, also an id outside the
-    vocabulary or logits that are not numbers.
+    Right: the id's logit is the maximum. Tie: it is below the maximum by less than the tolerance's
+    margin, in standard deviations of that position's logits. Wrong: anything else, also an id outside
+    the vocabulary or logits that are not numbers.
     """
     if not output_ids:
         return Check()
@@ -75,20 +79,25 @@ def judge(logits: torch.Tensor, output_ids: Sequence[int]) -> Check:
     chosen = logits.gather(1, ids.clamp(0, vocab_size - 1).unsqueeze(1)).squeeze(1)
     margin = logits.amax(dim=1) - chosen
     right = (margin == 0) & is_known
-    tie = ~right & (margin < TIE_MARGIN * logits.std(dim=1)) & is_known
+    tie = ~right & (margin < tolerance.margin * logits.std(dim=1)) & is_known
     return _check(right, tie, output_ids, lambda index: int(logits[index].argmax()))
 
 
-def judge_sampled(logits: torch.Tensor, output_ids: Sequence[int], reference: SamplingReference) -> Check:
+def judge_sampled(
+    logits: torch.Tensor,
+    output_ids: Sequence[int],
+    reference: SamplingReference,
+    tolerance: Tolerance = _FLOAT32,
+) -> Check:
     """As `judge`, for a request with sampling parameters of its own.
 
     Right: the id has the highest score, after all processing and with the request's own noise. Tie: it
-    would have for some logits, each less than half of TIE_MARGIN standard deviations from these: where two
+    would have for some logits, each less than half of the margin from these: where two
     scores change places, or a token at the edge of top-k, top-p or min-p is kept or not.
     """
     if not output_ids:
         return Check()
-    rows, margins = logits.double().numpy(), (TIE_MARGIN * logits.std(dim=1)).tolist()
+    rows, margins = logits.double().numpy(), (tolerance.margin * logits.std(dim=1)).tolist()
     are_numbers = logits.amax(dim=1).isfinite().tolist()
     right, tie = torch.zeros(2, len(output_ids), dtype=torch.bool)
     for index, token in enumerate(output_ids):
@@ -122,12 +131,12 @@ def _first(mask: torch.Tensor) -> int | None:
     return int(mask.nonzero()[0]) if bool(mask.any()) else None
 
 
-def max_ties(num_checked: int) -> int:
+def max_ties(num_checked: int, tolerance: Tolerance = _FLOAT32) -> int:
     """How many ties are excused. Rounded up: one tie is never held against a short run."""
-    return math.ceil(MAX_TIE_SHARE * num_checked)
+    return math.ceil(tolerance.max_tie_share * num_checked)
 
 
-def verdict(checks: Mapping[str, Check]) -> tuple[TokenVerdict, str | None]:
+def verdict(checks: Mapping[str, Check], tolerance: Tolerance = _FLOAT32) -> tuple[TokenVerdict, str | None]:
     """The checks of a run's requests, by request id, as one verdict, and a note if ties decided it.
 
     More ties than `max_ties` are a fault and no rounding. Which of them rounding would explain
@@ -135,7 +144,7 @@ def verdict(checks: Mapping[str, Check]) -> tuple[TokenVerdict, str | None]:
     """
     num_checked = sum(check.num_checked for check in checks.values())
     num_ties = sum(check.num_ties for check in checks.values())
-    allowed = max_ties(num_checked)
+    allowed = max_ties(num_checked, tolerance)
     too_many = num_ties > allowed
     excess = num_ties if too_many else 0
     faults = {
@@ -154,7 +163,7 @@ def verdict(checks: Mapping[str, Check]) -> tuple[TokenVerdict, str | None]:
     )
     note = (
         f"{num_ties} of {num_checked} tokens are ties, and at most {allowed} are excused "
-        f"({MAX_TIE_SHARE:.1%}, rounded up): all of them count as wrong"
+        f"({tolerance.max_tie_share:.1%}, rounded up): all of them count as wrong"
     )
     return tokens, note if too_many else None
 
@@ -193,11 +202,15 @@ def preprocess(images: Sequence[Image], vision: VisionSpec) -> torch.Tensor:
 
 
 class Reference:
-    """A preset's unmodified transformers model, and the few calls the oracle makes of it."""
+    """A preset's unmodified transformers model, and the few calls the oracle makes of it.
 
-    def __init__(self, spec: ModelSpec, model: Any) -> None:
+    The model computes in float32; `dtype` is the type its weights were rounded to, as supplied rows are.
+    """
+
+    def __init__(self, spec: ModelSpec, model: Any, dtype: FloatType = "float32") -> None:
         self.spec = spec
         self._model = model
+        self._dtype = dtype
         self._text = model.model.language_model if spec.is_multimodal else model.model
 
     def embed(self, token_ids: Sequence[int]) -> torch.Tensor:
@@ -219,10 +232,14 @@ class Reference:
             if prompt.images:
                 embeds[0, places] = self._image_rows(prompt.images, vision)
         if prompt.embeds is not None:
-            given = np.frombuffer(prompt.embeds.data, np.float32).reshape(len(prompt), -1)
             supplied = [i for i in range(len(prompt)) if prompt.embeds.is_supplied(i)]
-            embeds[0, supplied] = torch.from_numpy(given.copy())[supplied]
+            embeds[0, supplied] = self._given_rows(prompt.embeds)[supplied]
         return embeds
+
+    def _given_rows(self, embeds: SuppliedRows) -> torch.Tensor:
+        """(rows, hidden) of whatever type, rounded to the runner's."""
+        rows = torch.frombuffer(bytearray(embeds.data), dtype=_TYPES[embeds.dtype])
+        return rows.view(embeds.num_rows, -1).to(_TYPES[self._dtype]).float()
 
     def _image_rows(self, images: Sequence[Image], vision: VisionSpec) -> torch.Tensor:
         """Rows of all images, one after the other: (rows, hidden)."""
@@ -305,14 +322,16 @@ class Oracle:
     """Judges output tokens of one model.
 
     The model is loaded, and asserted to be diverse, once a process: RunnerError (`assert_diverse`).
-    `num_threads` holds within the oracle's own forwards only.
+    `num_threads` holds within the oracle's own forwards only. `dtype`: what the runner computes in, which
+    decides how far rounding may take its logits.
     """
 
-    def __init__(self, model: ModelSpec, num_threads: int = 2) -> None:
+    def __init__(self, model: ModelSpec, num_threads: int = 2, dtype: FloatType = "float32") -> None:
         self._num_threads = num_threads
+        self._tolerance = TOLERANCES[dtype]
         self._checks: dict[tuple[object, ...], Check] = {}
         with self._forwards():
-            self._reference = _load(_Preset(repr(model), model))
+            self._reference = _load(_Preset(repr(model), dtype, model))
 
     def check(self, request: Request, output_ids: Sequence[int]) -> Check:
         """Judge a request's output; the same output of the same content is judged once.
@@ -326,9 +345,10 @@ class Oracle:
         if content not in self._checks:
             logits = self.logits(prompt, output)
             if sampling is None:
-                self._checks[content] = judge(logits, output)
+                self._checks[content] = judge(logits, output, self._tolerance)
             else:
-                self._checks[content] = judge_sampled(logits, output, self._sampling_of(request))
+                reference = self._sampling_of(request)
+                self._checks[content] = judge_sampled(logits, output, reference, self._tolerance)
         return self._checks[content]
 
     def probabilities(self, request: Request, output_ids: Sequence[int]) -> NDArray[np.float64]:
@@ -376,13 +396,15 @@ class _Preset:
     """A spec as a cache key, by its text: a spec itself holds a mapping, which has no hash."""
 
     recipe: str
+    dtype: FloatType
     spec: ModelSpec = field(compare=False)
 
 
 @functools.cache
 def _load(preset: _Preset) -> Reference:
     """The spec's model, found diverse where its weights are ours. All oracles of a process share it."""
-    reference = Reference(preset.spec, build_model(preset.spec))
+    model = build_model(preset.spec, _TYPES[preset.dtype]).float()
+    reference = Reference(preset.spec, model, preset.dtype)
     if preset.spec.checkpoint is None:
         assert_diverse(reference)
     return reference

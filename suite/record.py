@@ -13,6 +13,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from runner.core import FloatType
 from runner.repeats import Turn
 from runner.spans import Level
 from runner.sync_check import SyncCheck
@@ -188,6 +189,7 @@ class RunRecord(_Frozen):
     cpu: CpuUse | None = None  # None: not counted
     compiled: CompileUse | None = None  # None: torch.compile is off
     gpu: GpuUse | None = None  # None: no GPU, or nobody watched it (a note says why)
+    dtype: FloatType = "float32"  # what the model computed in
 
     def is_lead_in(self, step_id: int) -> bool:
         """Whether a step only brings rows as far as decoding, so that nothing is said of it."""

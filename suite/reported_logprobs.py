@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.core import TokenLogprobs
-
-MARGIN = 1e-4  # natural logarithm; float32 forwards differ by less
+from suite.tolerance import LOGPROB_MARGIN as MARGIN
 
 Floats = NDArray[np.float64]
 
@@ -30,23 +29,25 @@ def first_fault(
     return None
 
 
-def fault_at(row: Floats, token: int, report: TokenLogprobs, width: int) -> str | None:
+def fault_at(
+    row: Floats, token: int, report: TokenLogprobs, width: int, margin: float = MARGIN
+) -> str | None:
     """What is wrong first at one output token, whose log-probabilities are `row` (vocabulary)."""
-    faults = (*_faults_of_sampled(row, token, report), *_faults_of_top(row, report, width))
+    faults = (*_faults_of_sampled(row, token, report, margin), *_faults_of_top(row, report, width, margin))
     return next(iter(faults), None)
 
 
-def _faults_of_sampled(row: Floats, token: int, report: TokenLogprobs) -> Iterator[str]:
+def _faults_of_sampled(row: Floats, token: int, report: TokenLogprobs, margin: float) -> Iterator[str]:
     own = row[token]
-    if not abs(report.logprob - own) <= MARGIN:
+    if not abs(report.logprob - own) <= margin:
         yield f"log-probability {report.logprob:.6f} of id {token}, expected {own:.6f}"
-    least = 1 + int((row > own + MARGIN).sum())
-    most = int((row >= own - MARGIN).sum())  # itself counted
+    least = 1 + int((row > own + margin).sum())
+    most = int((row >= own - margin).sum())  # itself counted
     if not least <= report.rank <= most:
         yield f"rank {report.rank} of id {token}, expected {least} to {most}"
 
 
-def _faults_of_top(row: Floats, report: TokenLogprobs, width: int) -> Iterator[str]:
+def _faults_of_top(row: Floats, report: TokenLogprobs, width: int, margin: float) -> Iterator[str]:
     ids, values = [token for token, _ in report.top], [value for _, value in report.top]
     if len(set(ids)) != width or len(ids) != width or not all(0 <= token < len(row) for token in ids):
         yield f"the {width} likeliest ids are reported as {ids}"
@@ -54,7 +55,7 @@ def _faults_of_top(row: Floats, report: TokenLogprobs, width: int) -> Iterator[s
     if values != sorted(values, reverse=True):
         yield f"the likeliest are not in order: {values}"
     for value, token in zip(values, ids, strict=True):
-        if not abs(value - row[token]) <= MARGIN:
+        if not abs(value - row[token]) <= margin:
             yield f"log-probability {value:.6f} of id {token}, expected {row[token]:.6f}"
-    if width and row[ids].min() < np.sort(row)[-width] - MARGIN:
+    if width and row[ids].min() < np.sort(row)[-width] - margin:
         yield f"ids {ids} are not the {width} likeliest"

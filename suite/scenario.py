@@ -19,7 +19,7 @@ from pydantic import Field, field_validator, model_validator
 from ruamel.yaml import YAML
 
 from runner.config import Attention, Fence, RunnerConfig
-from runner.core import MAX_LOGPROBS, RunnerError, usable_cores
+from runner.core import ITEM_BYTES, MAX_LOGPROBS, FloatType, RunnerError, usable_cores
 from runner.models import ModelSpec
 from suite.arms import named_arm, twice, why_not
 from suite.arrival_kinds import Ramp, TraceReplay, process_of
@@ -51,12 +51,13 @@ from suite.schema import (
     value_error,
 )
 from suite.store import REQUESTS, STEPS
+from suite.tolerance import rule_in_words
 from suite.traces.servegen import client_files, is_servegen
 from suite.traffic import Traffic
 from suite.yaml_source import KeyPath, Source, read_source, show
 
 _DEFAULTS = RunnerConfig()
-_FLOAT_BYTES = 4
+_ID_BYTES = 4
 _LARGE_WEIGHTS = 2**30  # bytes: those of a preset made for a CPU never decide
 # Not in a case's id while they have their default, so that ids from before there were any stay as they are.
 _YOUNG_ARRIVAL_KEYS: Mapping[str, object] = {
@@ -75,6 +76,7 @@ _YOUNG_RUNNER_KEYS: Mapping[str, object] = {
     "cuda_graphs": True,
     "fence": "uploads",
     "torch_compile": False,
+    "dtype": "float32",
 }
 
 Repeats = Annotated[int, Field(ge=1, le=MAX_REPEATS)]
@@ -110,6 +112,7 @@ class RunnerSection(StrictModel):
     cuda_graphs: bool = _DEFAULTS.cuda_graphs
     fence: Fence = _DEFAULTS.fence
     torch_compile: bool = _DEFAULTS.torch_compile
+    dtype: FloatType = _DEFAULTS.dtype
 
 
 class ScenarioKeys(StrictModel):
@@ -223,9 +226,11 @@ class Case:
     @property
     def notes(self) -> tuple[str, ...]:
         """What to know of how it is run."""
+        runner = self.scenario.runner
         isolated = (ISOLATED,) if self.scenario.isolation == "process" else ()
-        late = (_LATE_FENCE,) if self.scenario.runner.fence == "embeddings" else ()
-        return (*isolated, *late)
+        late = (_LATE_FENCE,) if runner.fence == "embeddings" else ()
+        judged = () if runner.dtype == "float32" else (rule_in_words(runner.dtype),)
+        return (*isolated, *late, *judged)
 
     @property
     def runner_config(self) -> RunnerConfig:
@@ -380,14 +385,15 @@ def _check_last_arrival(scenario: Scenario, demand: Demand) -> None:
 
 def _check_memory(scenario: Scenario, model: ModelSpec) -> None:
     """Refuse a size that alone needs more memory than this machine has, or than is required of one."""
-    sizes, hidden_bytes = scenario.runner, model.hidden_size * _FLOAT_BYTES
+    sizes, item_bytes = scenario.runner, ITEM_BYTES[scenario.runner.dtype]
+    hidden_bytes = model.hidden_size * item_bytes
     cache = sizes.num_blocks * sizes.block_size
-    row_bytes = 2 * model.num_layers * model.num_kv_heads * model.head_dim * _FLOAT_BYTES
+    row_bytes = 2 * model.num_layers * model.num_kv_heads * model.head_dim * item_bytes
     image_rows = image_positions(model) if model.vision is not None else 0
     sampled = 2 * (1 + sizes.num_speculative_tokens) * (2 + 2 * (1 + MAX_LOGPROBS))  # of two steps
     needed = {
         "max_num_seqs": (
-            sizes.max_num_seqs * (sizes.max_model_len + sampled) * _FLOAT_BYTES,
+            sizes.max_num_seqs * (sizes.max_model_len + sampled) * _ID_BYTES,
             "the ids and samples of each sequence",
         ),
         "num_blocks": (cache * row_bytes, f"{cache:,} cached positions (with runner.block_size)"),

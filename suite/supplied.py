@@ -7,12 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from runner.core import FloatType
 from runner.models import ModelSpec
 from suite.workload import Embed
 
 
-def embedding_lookup(model: ModelSpec) -> Embed:
-    """A function from ids to float32 rows [ids, hidden], scaled as the model scales them.
+def embedding_lookup(model: ModelSpec, dtype: FloatType = "float32") -> Embed:
+    """A function from ids to float32 rows [ids, hidden], scaled as the model in `dtype` scales them.
 
     Builds the whole model once and keeps its table only: seconds, and torch, so a worker calls it and a
     command line does not.
@@ -22,7 +23,7 @@ def embedding_lookup(model: ModelSpec) -> Embed:
 
     from runner.weights import build_model
 
-    embedding = build_model(model).get_input_embeddings()
+    embedding = build_model(model, getattr(torch, dtype)).get_input_embeddings()
 
     def embed(token_ids: Sequence[int]) -> NDArray[np.float32]:
         with torch.inference_mode():

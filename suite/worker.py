@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from runner.config import Decision
-from runner.core import DeviceError, FinishReason, Request, RequestState, RunnerError
+from runner.core import DeviceError, FinishReason, FloatType, Request, RequestState, RunnerError
 from runner.device.base import Device, open_device
 from runner.engine import Engine
 from runner.inputs.arms import Arm
@@ -73,6 +73,7 @@ from suite.store import RunFolder
 from suite.supplied import embedding_lookup
 from suite.token_case import choose, rotated
 from suite.token_text import TokenTexts
+from suite.tolerance import TOLERANCES
 from suite.workload import Workload, WorkloadRequest, build_workload, materialise
 
 if TYPE_CHECKING:
@@ -182,7 +183,8 @@ def _make_oracle(case: Case) -> Oracle:
     """With as many threads as the device has, which is idle when the oracle works."""
     from suite.oracle import Oracle
 
-    return Oracle(case.model_spec, case.runner_config.num_threads)
+    config = case.runner_config
+    return Oracle(case.model_spec, config.num_threads, config.dtype)
 
 
 def _check_hash(workload: Workload, opening: OpenCase) -> None:
@@ -243,6 +245,7 @@ class CaseRunner:
         self._workload = workload
         self._opening = opening
         self._device = device
+        self._dtype = case.runner_config.dtype
         self._oracle = oracle
         self._send = send
         folder = case.model_spec.checkpoint
@@ -321,7 +324,7 @@ class CaseRunner:
         if not arm.prompt_embeds:
             return self._workload.requests
         if self._supplied is None:
-            self._supplied = materialise(self._workload, embedding_lookup(self._case.model_spec))
+            self._supplied = materialise(self._workload, embedding_lookup(self._case.model_spec, self._dtype))
         return self._supplied
 
     def _predicts_wrong(
@@ -474,7 +477,7 @@ class CaseRunner:
         """Those of every completed request that asked for any; None where none did."""
         asked = {item.request.request_id: item.request for item in given}
         completed = [request for request in requests if is_completed(request)]
-        return check_logprobs(self._oracle, completed, asked, outcome.states)
+        return check_logprobs(self._oracle, completed, asked, outcome.states, self._dtype)
 
     def _max_concurrency(self) -> int | None:
         """How many requests the schedule let in at once; None where a closed loop is the schedule."""
@@ -486,11 +489,13 @@ class CaseRunner:
         arrivals = self._case.scenario.traffic.arrivals
         return settles(arrivals, num_requests) if self._opening.is_timed else None
 
-    def _notes(self, command: RunArm, token_notes: Sequence[str]) -> tuple[str, ...]:
+    def _notes(self, command: RunArm, outcome: _Outcome, token_notes: Sequence[str]) -> tuple[str, ...]:
+        admitted = dict.fromkeys(state.note for state in outcome.states.values() if state.note)
         traced = [TRACED] if command.is_traced else []
         unwatched = [self._gpu.note] if self._gpu.note else []
         unread = [self._texts.note] if self._texts.note else []
-        return (*self._workload.notes, *self._case.notes, *traced, *unwatched, *unread, *token_notes)
+        told = (*traced, *unwatched, *unread)
+        return (*self._workload.notes, *self._case.notes, *admitted, *told, *token_notes)
 
     def _store(self, run_id: str, outcome: _Outcome, requests: Sequence[RequestRecord]) -> None:
         if self._opening.folder is None:
@@ -509,7 +514,7 @@ class CaseRunner:
         checks: Mapping[str, Check],
         failure: Failure | None,
     ) -> RunRecord:
-        tokens, token_notes = _verdict(checks)
+        tokens, token_notes = _verdict(checks, self._dtype)
         goodput = self._case.scenario.goodput
         gates = None if goodput is None else goodput.gates
         metrics = run_metrics(requests, outcome.steps, outcome.duration_s, self._case.runner_config, gates)
@@ -524,6 +529,7 @@ class CaseRunner:
             is_warmup=command.is_warmup,
             status=Status.COMPLETED if failure is None else Status.FAILED,
             device=self._opening.device,
+            dtype=self._dtype,
             seed=self._opening.seed,
             workload_hash=self._workload.hash,
             max_concurrency=self._max_concurrency(),
@@ -532,7 +538,7 @@ class CaseRunner:
             metrics=metrics,
             tokens=tokens,
             failure=failure,
-            notes=self._notes(command, token_notes),
+            notes=self._notes(command, outcome, token_notes),
             warnings=outcome.waits,
             num_steps=len(outcome.steps),
             num_requests=len(requests),
@@ -671,13 +677,15 @@ def _nothing_completed(requests: Sequence[RequestRecord]) -> Failure | None:
     return Failure(kind="requests", message=f"{NONE_COMPLETED}: {causes[0] if causes else 'there was none'}")
 
 
-def _verdict(checks: Mapping[str, Check]) -> tuple[TokenVerdict | None, list[str]]:
+def _verdict(
+    checks: Mapping[str, Check], dtype: FloatType = "float32"
+) -> tuple[TokenVerdict | None, list[str]]:
     """All requests' checks as one verdict, and in words where the first wrong tokens are."""
     if not checks:
         return None, []
     from suite.oracle import verdict
 
-    tokens, note = verdict(checks)
+    tokens, note = verdict(checks, TOLERANCES[dtype])
     wrong = [(name, check) for name, check in checks.items() if check.first_wrong is not None]
     notes = [note] if note else []
     notes += [

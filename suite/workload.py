@@ -14,7 +14,8 @@ from typing import Literal, cast
 import numpy as np
 import numpy.typing as npt
 
-from runner.core import Image, Prompt, Request, SuppliedRows
+from runner.core import FloatType, Image, Prompt, Request, SuppliedRows
+from runner.inputs.float_bits import rounded
 from runner.models import ModelSpec, VisionSpec
 from suite.arrival_kinds import is_closed_loop, most_at_once
 from suite.demand import plan_demand
@@ -81,7 +82,8 @@ class WorkloadRequest:
 class Workload:
     """Requests in order of arrival. `hash` covers ids, images, times, how many at once, sampling, which
     positions are supplied and the noise on them; `notes` are for people. `begins_alike`: some prompts are
-    meant to. `steps`: what the requests must make of any arm, where the traffic is a list of steps.
+    meant to. `steps`: what the requests must make of any arm, where the traffic is a list of steps. `dtype`:
+    what supplied rows are made in, the model's own, so that nothing is cast in a run.
     """
 
     requests: tuple[WorkloadRequest, ...]
@@ -89,6 +91,7 @@ class Workload:
     notes: tuple[str, ...]
     begins_alike: bool = False
     steps: tuple[ListedStep, ...] = ()
+    dtype: FloatType = "float32"
 
 
 def build_workload(case: Case, seed: int) -> Workload:
@@ -113,7 +116,9 @@ def build_workload(case: Case, seed: int) -> Workload:
         _check_origin(
             case, demand.origin, _hash(requests if traffic.steps is None else listed, _pace(traffic))
         )
-    return Workload(tuple(listed), _hash(listed, _pace(traffic)), demand.notes, begins_alike, demand.steps)
+    found = _hash(listed, _pace(traffic))
+    dtype = case.runner_config.dtype
+    return Workload(tuple(listed), found, demand.notes, begins_alike, demand.steps, dtype)
 
 
 def _check_origin(case: Case, origin: Origin, found: str) -> None:
@@ -130,19 +135,20 @@ def materialise(workload: Workload, embed: Embed) -> tuple[WorkloadRequest, ...]
     return tuple(
         item
         if item.embeds is None
-        else replace(item, request=replace(item.request, prompt=_supplied(item.request, item.embeds, embed)))
+        else replace(item, request=_with_rows(item.request, item.embeds, embed, workload.dtype))
         for item in workload.requests
     )
 
 
-def _supplied(request: Request, spec: EmbedsSpec, embed: Embed) -> Prompt:
+def _with_rows(request: Request, spec: EmbedsSpec, embed: Embed, dtype: FloatType) -> Request:
     ids = request.prompt.token_ids
     is_supplied = np.frombuffer(spec.mask or b"\1" * len(ids), np.bool_)
     looked_up = embed([ids[position] for position in np.flatnonzero(is_supplied)])
     rows = np.zeros((len(ids), looked_up.shape[1]), np.float32)
     rows[is_supplied] = looked_up + _noise(looked_up, is_supplied, spec, embed)
-    given = SuppliedRows(rows.tobytes(), len(ids), rows.shape[1], mask=spec.mask or None)
-    return Prompt(spec.decoy_ids, request.prompt.images, given)
+    data = rounded(rows, dtype).tobytes()
+    given = SuppliedRows(data, len(ids), rows.shape[1], dtype, spec.mask or None)
+    return replace(request, prompt=Prompt(spec.decoy_ids, request.prompt.images, given))
 
 
 def _noise(
@@ -290,7 +296,7 @@ class _Drawing:
 
 
 def _file_prompt(rows: FileRows) -> Prompt:
-    return Prompt((), embeds=SuppliedRows(rows.data, rows.num_rows, rows.hidden_size))
+    return Prompt((), embeds=SuppliedRows(rows.data, rows.num_rows, rows.hidden_size, rows.cast_to))
 
 
 def _kind(need: Need) -> RequestKind:

@@ -68,6 +68,7 @@ FACTS = (
     "runner.compilers",
     "runner.sync_check",
     "runner.inputs.arms",
+    "runner.inputs.float_bits",
 )
 HEAVY = ("torch", "transformers")
 # The modules of suite/micro that run in the process that measures.
@@ -79,7 +80,7 @@ LAYERS = (
     Layer("ranges", ("runner/ranges.py",), libraries=("nvtx",), loads=(), never=("suite",)),
     Layer(
         "inputs",
-        under("runner/inputs", "arms batch compile rope_positions routes staging supplied"),
+        under("runner/inputs", "arms batch compile float_bits rope_positions routes staging supplied"),
         libraries=("numpy",),
         own=(*PLANNING, "runner.inputs"),
         loads=("numpy",),
@@ -166,7 +167,7 @@ LAYERS = (
                 "suite",
                 "amplification arrival_kinds bill cost cost_time image_demand lengths replay seeding slopes",
             ),
-            *under("suite", "answer_table trace_demand turns weighted"),
+            *under("suite", "answer_table tolerance trace_demand turns weighted"),
             *under("suite", "logprob_check prefix_demand prompt_drawing record sampling scenario"),
             *under("suite", "scenario_source schema store summary token_case torch_file traffic"),
             *under(
@@ -288,7 +289,7 @@ LAYERS = (
         "supplied rows",
         ("suite/supplied.py",),
         libraries=("numpy", "torch"),
-        own=("runner.models", "runner.weights", "suite.workload"),
+        own=("runner.core", "runner.models", "runner.weights", "suite.workload"),
         never=("runner.kernels", "runner.device", "runner.engine", "suite.oracle", "suite.worker"),
     ),
     Layer(
@@ -309,7 +310,10 @@ LAYERS = (
         "oracle",
         under("suite", "oracle reported_logprobs sampling_reference"),
         libraries=("numpy", "torch", "transformers"),
-        own=("runner.core", "runner.models", "runner.weights", "suite.record", "suite.sampling_reference"),
+        own=(
+            *("runner.core", "runner.models", "runner.weights"),
+            *("suite.record", "suite.sampling_reference", "suite.tolerance"),
+        ),
         never=(
             *("runner.kernels", "runner.device", "runner.engine", "runner.executor"),
             *("runner.inputs", "runner.scheduler", "runner.blocks"),

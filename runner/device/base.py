@@ -118,7 +118,10 @@ class Device(ABC):
 
 
 def poison_host(host: Mapping[str, NDArray[Any]]) -> None:
-    """Fill host buffers with values no step may send: a forgotten write then shows."""
+    """Fill host buffers with values no step may send: a forgotten write then shows.
+
+    All bits set are a NaN in both 16-bit types.
+    """
     for array in host.values():
         array.fill(np.nan if array.dtype.kind == "f" else np.iinfo(array.dtype).max)
 

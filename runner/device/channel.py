@@ -21,7 +21,7 @@ def channel_layout(config: RunnerConfig, buffers: Mapping[str, BufferSpec]) -> L
         "submitted": ("int64", (1,)),
         "reports": ("int64", ReportRing.shape(len(buffers))),
         "spans": ("int64", SpanRing.shape(config)),
-        **{name: (item.dtype, item.shape) for name, item in buffers.items()},
+        **{name: (item.host_dtype, item.shape) for name, item in buffers.items()},
     }
 
 

@@ -376,5 +376,5 @@ def device_name() -> str:
 
 
 def _pinned(item: BufferSpec) -> torch.Tensor:
-    dtype = torch.from_numpy(np.empty(0, item.dtype)).dtype
+    dtype = torch.from_numpy(np.empty(0, item.host_dtype)).dtype
     return torch.zeros(item.shape, dtype=dtype, pin_memory=True)

@@ -47,7 +47,7 @@ class HostDevice(Device):
         buffers = buffer_table(config, model)
         kind = f"shuffle:{seed}" if order == "shuffle" else order
         torch.set_num_threads(config.num_threads)
-        self.host = {name: np.zeros(item.shape, item.dtype) for name, item in buffers.items()}
+        self.host = {name: np.zeros(item.shape, item.host_dtype) for name, item in buffers.items()}
         tensors = {name: torch.from_numpy(array) for name, array in self.host.items()}
         program = Program(model, config, buffers, tensors, torch.device("cpu"))
         if graph_sizes:

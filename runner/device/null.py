@@ -35,7 +35,7 @@ class NullDevice(Device):
         token_id: int = 0,
     ) -> None:
         self._buffers = buffer_table(config, model)
-        self.host = {name: np.zeros(item.shape, item.dtype) for name, item in self._buffers.items()}
+        self.host = {name: np.zeros(item.shape, item.host_dtype) for name, item in self._buffers.items()}
         self.info = DeviceInfo("null", "none", 0, "")
         self._on_step = on_step
         self._token_id = token_id

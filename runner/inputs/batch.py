@@ -7,12 +7,14 @@ went is filled by a newcomer, and remaining holes by moving the last rows down.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from runner.config import RunnerConfig
 from runner.core import RequestState, ScheduledRow, StepPlan, SuppliedRows
+from runner.inputs.float_bits import held_rows
 from runner.inputs.rope_positions import prompt_positions
 from runner.models import ModelSpec
 from runner.slot_state import needs_of
@@ -29,7 +31,7 @@ class InputBatch:
     the device only; has_mask: its supplied rows come with a mask; samples: its sampled tokens of this step
     count; num_drafts: so many of its last ids are guesses; is_guess: `first` is one, because it takes drafts
     in flight for right; needs: what it asks of the sampler; is_plain: it is greedy and asks nothing.
-    supplied, rope: a row's supplied rows and M-RoPE prompt positions, or None.
+    supplied, rope: a row's supplied rows, as the host holds their type, and M-RoPE prompt positions, or None.
 
     A row given to a prompt of embeddings only keeps the ids of its last owner, as in vLLM's V1 runner,
     unless `clears_supplied_ids`, as in its V2 runner.
@@ -51,11 +53,12 @@ class InputBatch:
         self.num_drafts = np.zeros(rows, np.int32)
         self.needs = np.zeros(rows, np.int32)
         self.is_plain = np.ones(rows, np.bool_)
-        self.supplied: list[NDArray[np.float32] | None] = [None] * rows
+        self.supplied: list[NDArray[Any] | None] = [None] * rows
         self.rope: list[NDArray[np.int64] | None] = [None] * rows
         self.request_ids: list[str] = []
         self.row_of: dict[str, int] = {}
         self._model = model
+        self._dtype = config.dtype
         self._speculates = config.num_speculative_tokens > 0
         self._clears_supplied_ids = clears_supplied_ids
         self._num_known = [0] * rows
@@ -130,8 +133,8 @@ class InputBatch:
         return not self._clears_supplied_ids or state.resident_first is not None
 
     def _write_supplied(self, row: int, embeds: SuppliedRows) -> None:
-        shape = (embeds.num_rows, embeds.hidden_size)
-        self.supplied[row] = np.frombuffer(embeds.data, np.float32).reshape(shape)
+        assert embeds.dtype == self._dtype, f"supplied rows in {embeds.dtype}, the model in {self._dtype}"
+        self.supplied[row] = held_rows(embeds)
         is_supplied = (
             np.ones(embeds.num_rows, np.bool_)
             if embeds.mask is None

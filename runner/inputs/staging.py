@@ -13,6 +13,7 @@ from runner.commands import MetadataLayout, RowFlag
 from runner.config import RunnerConfig
 from runner.core import RequestState, StepPlan
 from runner.inputs.batch import InputBatch
+from runner.inputs.float_bits import held_rows
 from runner.inputs.routes import SampledRoute
 
 HostBuffers = Mapping[str, NDArray[Any]]
@@ -112,8 +113,7 @@ def write_residents(host: HostBuffers, plan: StepPlan, requests: Mapping[str, Re
         embeds = requests[item.request_id].request.prompt.embeds
         assert embeds is not None
         places = slice(item.first, item.first + item.num_rows)
-        rows = np.frombuffer(embeds.data, np.float32)
-        host["resident_rows"][places] = rows.reshape(embeds.num_rows, embeds.hidden_size)
+        host["resident_rows"][places] = held_rows(embeds)
         if embeds.mask is not None:
             host["resident_mask"][places] = np.frombuffer(embeds.mask, np.uint8)
 

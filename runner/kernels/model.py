@@ -112,8 +112,8 @@ class DeviceModel:
         return cast(torch.Tensor, output.last_hidden_state[0])
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Logits [rows, vocab] of hidden states [rows, hidden]."""
-        logits = cast(torch.Tensor, self._head(hidden))
+        """Logits [rows, vocab] of hidden states [rows, hidden], float32 whatever the head computes in."""
+        logits = cast(torch.Tensor, self._head(hidden)).float()
         if self._softcap is not None:
             logits = torch.tanh(logits / self._softcap) * self._softcap
         return logits

@@ -31,6 +31,8 @@ _DTYPES = {
     "int64": torch.int64,
     "uint8": torch.uint8,
     "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
 }
 _UNSET_ID = -1
 
@@ -75,12 +77,13 @@ class Program:
         device: torch.device,
         model: DeviceModel | None = None,
     ) -> None:
-        dtype = torch.float32
+        dtype = _DTYPES[config.dtype]
         self.watch = SyncWatch(host.values())
         self._copies = CopyCounter()
         self._spec = spec
         self._config = config
-        self._host = host
+        # 16-bit values come as their bits: a view gives them their type, and a copy of it changes none.
+        self._host = {name: tensor.view(_DTYPES[buffers[name].dtype]) for name, tensor in host.items()}
         self._device = device
         self._model = model or DeviceModel(spec, dtype, device, config.torch_compile)
         self._cache = KVCache(spec, config, dtype, device)

@@ -47,14 +47,23 @@ def _of_bills(bills: Sequence[ArmBill]) -> Point:
 
 
 def _tokens(scenario: ScenarioData) -> Point:
-    if not scenario.measured:
-        return Point("Tokens", _tokens_of_all(scenario), _tokens_mark(scenario))
+    told = _tokens_of_measured(scenario) if scenario.measured else _tokens_of_all(scenario)
+    return Point("Tokens", told and f"{told}{_rule(scenario)}", _tokens_mark(scenario))
+
+
+def _rule(scenario: ScenarioData) -> str:
+    """By which rule they were judged, where it is not that of float32 alone."""
+    dtypes = list(dict.fromkeys(record.dtype for one in scenario.series for record in one.records))
+    return "" if dtypes in ([], ["float32"]) else f" Judged by the rule for {listed(dtypes)} (see the notes)."
+
+
+def _tokens_of_measured(scenario: ScenarioData) -> str:
     told = _verdict([one for one in scenario.measured if one.control is None], scenario)
     controls = [one for one in scenario.measured if one.control is not None]
     if controls:
         which = "; ".join(f"{one.label}: {one.control}" for one in controls)
         told = f"{told} Negative controls: {which}.".lstrip()
-    return Point("Tokens", told, _tokens_mark(scenario))
+    return told
 
 
 def _tokens_mark(scenario: ScenarioData) -> Mark:

@@ -137,15 +137,17 @@ def _title(data: ReportData) -> str:
 
 
 def _setting(data: ReportData) -> str:
-    """Where and when, in one line: device, machine, start. Empty where nothing is known."""
+    """Where and when, in one line: device, type of number, machine, start. Empty where nothing is known."""
     environment = data.environment
     device = environment.get("device")
     name = device.get("name") if isinstance(device, Mapping) else None
     machine = name or environment.get("cpu_model")
     cores = environment.get("num_usable_cores") or environment.get("num_cores")
-    kinds = dict.fromkeys(record.device for one in data.series for record in one.records)
+    records = [record for one in data.series for record in one.records]
+    kinds = dict.fromkeys(record.device for record in records)
     parts = (
         f"device {', '.join(kinds)}" if kinds else "",
+        ", ".join(dict.fromkeys(record.dtype for record in records)),
         f"{machine}, {cores} cores" if machine and cores else str(machine or ""),
         str(environment.get("started_utc") or ""),
     )

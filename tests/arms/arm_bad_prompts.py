@@ -27,16 +27,17 @@ def of_embeds(embeds: SuppliedRows) -> Prompt:
     return Prompt((), (), embeds)
 
 
-def in_half_precision(model: ModelSpec) -> SuppliedRows:
-    data = np.zeros((4, model.hidden_size), np.float16).tobytes()
-    return SuppliedRows(data, 4, model.hidden_size, "float16")
+def in_half_precision(model: ModelSpec, bits: int) -> SuppliedRows:
+    made = np.zeros((4, model.hidden_size), np.uint16)
+    made[-1, -1] = bits
+    return SuppliedRows(made.tobytes(), 4, model.hidden_size, "bfloat16")
 
 
 BAD: Mapping[str, Callable[[ModelSpec], Prompt]] = {
     "holds nan": lambda model: of_embeds(rows(model, 4, np.nan)),
     "holds inf": lambda model: of_embeds(rows(model, 4, -np.inf)),
     "wrong hidden size": lambda model: of_embeds(rows(replace(model, hidden_size=32), 4)),
-    "wrong dtype": lambda model: of_embeds(in_half_precision(model)),
+    "holds nan in 16 bits": lambda model: of_embeds(in_half_precision(model, 0x7FC0)),
     "arena too small": lambda model: of_embeds(rows(model, 41)),
     "ids without a mask": lambda model: Prompt((5, 6, 7, 8), (), rows(model, 4)),
     "too few ids beside rows": lambda model: Prompt(

@@ -17,7 +17,6 @@ from runner.core import (
     RequestError,
     RequestStatus,
     SamplingParams,
-    SuppliedRows,
 )
 from runner.models import TINY_GEMMA3_VL, TINY_QWEN3, ModelSpec
 
@@ -201,12 +200,3 @@ def test_greedy_requests_that_ask_for_no_more_are_plain() -> None:
 
 def test_a_prompt_knows_its_length() -> None:
     assert len(Prompt(text(TINY_QWEN3, 9, seed=1))) == 9
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_rows_of_a_dtype_the_runner_does_not_take_are_refused_with_the_one_it_does(dtype: str) -> None:
-    rows = SuppliedRows(bytes(3 * TINY_QWEN3.hidden_size * 2), 3, TINY_QWEN3.hidden_size, dtype)
-    message = refusal(request("r", Prompt((), embeds=rows)))
-    assert f"supplied rows are {dtype}" in message
-    assert "takes float32" in message
-    assert "cast" in message

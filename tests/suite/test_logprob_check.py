@@ -84,7 +84,7 @@ def test_other_tokens_than_the_most_likely_are_wrong_even_with_their_own_values(
 def test_what_is_no_number_missing_or_of_no_token_is_wrong(spoil) -> None:
     given = _reported(2)
     given[2] = spoil(given[2])
-    assert position_errors(_expected(), OUTPUT, given, 2)[2] == math.inf
+    assert position_errors(_expected(), OUTPUT, given, 2)[2].value == math.inf
     found = _verdict(2, given)
     assert found is not None and found.num_wrong == 1 and found.max_error == 0.0
 
