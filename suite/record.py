@@ -13,6 +13,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from runner.models import ImageAttention
 from runner.repeats import Turn
 from runner.spans import Level
 from runner.sync_check import SyncCheck
@@ -177,6 +178,7 @@ class RunRecord(_Frozen):
     begins_alike: bool | None = None  # whether prompts share their beginnings by design; None: unknown
     cpu: CpuUse | None = None  # None: not counted
     gpu: GpuUse | None = None  # None: no GPU, or nobody watched it (a note says why)
+    image_attention: ImageAttention | None = None  # None: a text model, or not recorded
 
     @property
     def is_completed(self) -> bool:
