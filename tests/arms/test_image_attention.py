@@ -24,6 +24,7 @@ from arm_workloads import (
 )
 from transformers import Gemma3ImageProcessor
 
+from runner.commands import ring
 from runner.config import RunnerConfig
 from runner.core import Prompt, Request, RequestState, SamplingParams, StepPlan
 from runner.device.base import open_device
@@ -178,12 +179,15 @@ def test_images_of_rows_in_another_order_than_their_plan_are_told_apart(
     devices: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A newcomer takes the row that one before it has left; who runs already is planned first."""
-    model, orders = MICRO_BOTH_WAYS, list[list[int]]()
+    model, orders, told = MICRO_BOTH_WAYS, list[list[int]](), list[list[int]]()
     stage = StepCompiler.stage
 
     def watched(self: StepCompiler, plan: StepPlan, batch: InputBatch, *rest: Any) -> StagedStep:
+        step = stage(self, plan, batch, *rest)
         orders.append([batch.row_of[splice.request_id] for splice in plan.splices])
-        return stage(self, plan, batch, *rest)
+        metadata = self._host[ring("step_metadata", plan.step_id)]
+        told.append(metadata[step.layout.image_first : step.layout.size].tolist())
+        return step
 
     monkeypatch.setattr(StepCompiler, "stage", watched)
     vision, config = vision_of(model), replace(CONFIG, max_num_batched_tokens=16)
@@ -200,7 +204,8 @@ def test_images_of_rows_in_another_order_than_their_plan_are_told_apart(
     ]
     engine = Engine(model, config, devices("inline", model, config), ARMS["sync-ids"])
     engine.run(Arrivals(zip((0, 0, 1), asked, strict=True)))
-    assert [1, 0] in orders
+    # In its row the newcomer's image is at 1; the other's is at 2, behind the seven tokens of that row.
+    assert told[orders.index([1, 0])] == [1, 9, 5, 13]
     assert wrong_requests(engine) == {}
 
 
