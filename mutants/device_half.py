@@ -37,8 +37,8 @@ MUTANTS = (
     Mutant(
         "prefill-sees-the-next-token",
         _ATTENTION,
-        "mask = keys <= queries",
-        "mask = keys <= queries + 1",
+        "key_ends = queries + 1 if packed",
+        "key_ends = queries + 2 if packed",
         (f"{_DENSE}test_a_whole_prompt",),
     ),
     Mutant(

@@ -30,8 +30,8 @@ MUTANTS = (
     Mutant(
         "a-kernels-prefill-sees-the-next-token",
         _ATTENTION,
-        "is_seen = position[None, :] <= q_position[:, None]",
-        "is_seen = position[None, :] <= q_position[:, None] + 1",
+        "is_seen = position[None, :] < q_end[:, None]",
+        "is_seen = position[None, :] <= q_end[:, None]",
         (_ANY_STEP,),
     ),
     Mutant(

@@ -61,7 +61,7 @@ MUTANTS = (
     Mutant(
         "budget-ignored-at-admission",
         _SCHEDULER,
-        "count = min(self._num_to_compute(state), making.budget)\n            if not (",
+        "count = self._within_budget(making, state)\n            if not (",
         "count = self._num_to_compute(state)\n            if not (",
         (f"{_PLANS}test_a_prompt_longer_than_the_budget_is_cut_and_samples_only_at_its_end",),
     ),

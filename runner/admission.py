@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from runner.config import RunnerConfig
 from runner.core import ImageSpan, Request, RequestError, RequestState, SuppliedRows
 from runner.models import ModelSpec, VisionSpec
@@ -112,10 +114,30 @@ def _image_spans(request: Request, model: ModelSpec, config: RunnerConfig) -> tu
             f"request {request.request_id}: {len(positions)} image placeholders in the prompt, but "
             f"{len(images)} images give {expected} image tokens"
         )
-    return tuple(_spans(request, vision, positions))
+    spans = tuple(_spans(request, vision, positions, model.attends_both_ways))
+    if model.attends_both_ways:
+        _check_whole_images(request, spans, config)
+    return spans
 
 
-def _spans(request: Request, vision: VisionSpec, positions: list[int]) -> list[ImageSpan]:
+def _check_whole_images(request: Request, spans: tuple[ImageSpan, ...], config: RunnerConfig) -> None:
+    """Images that attend in both directions: each fits a step, and none touches the next."""
+    name, budget = request.request_id, config.max_num_batched_tokens
+    for span in spans:
+        if span.count > budget:
+            raise RequestError(
+                f"request {name}: an image takes {span.count} tokens and is computed in one step, since it "
+                f"attends in both directions, but runner.max_num_batched_tokens is {budget}; raise it"
+            )
+    for span, after in pairwise(spans):
+        if span.end == after.first:  # the model tells images apart by what lies between them
+            raise RequestError(
+                f"request {name}: images {span.index} and {after.index} touch at position {after.first}, and "
+                "attending in both directions they would be one image; put a token between them"
+            )
+
+
+def _spans(request: Request, vision: VisionSpec, positions: list[int], is_whole: bool) -> list[ImageSpan]:
     spans = []
     for index, image in enumerate(request.prompt.images):
         own = positions[index * vision.rows_per_image : (index + 1) * vision.rows_per_image]
@@ -124,7 +146,7 @@ def _spans(request: Request, vision: VisionSpec, positions: list[int]) -> list[I
                 f"request {request.request_id}: the {len(own)} placeholders of image {index} are not "
                 f"adjacent (positions {own[0]} to {own[-1]})"
             )
-        spans.append(ImageSpan(key=image.key, index=index, first=own[0], count=len(own)))
+        spans.append(ImageSpan(image.key, index, first=own[0], count=len(own), is_whole=is_whole))
     return spans
 
 

@@ -18,17 +18,16 @@ from runner.model_spec import ModelSpec, VisionSpec
 FAMILIES: Mapping[str, str] = {
     "llama": "llama",
     "qwen3": "qwen3",
+    "gemma3": "gemma3",
     "gemma3_text": "gemma3-text",
     "qwen2_5_vl": "qwen2.5-vl",
 }
 """model_type of config.json -> family."""
 
-# Image rows that attend to each other in both directions, as they were trained, would give other tokens.
-_NOT_YET = {"gemma3": "image rows of this model attend in both directions, which this runner cannot do yet"}
-
 _QWEN25_IMAGE_SIDE = 448
 _QWEN25_MEAN = (0.48145466, 0.4578275, 0.40821073)
 _QWEN25_STD = (0.26862954, 0.26130258, 0.27577711)
+_GEMMA3_MEAN = _GEMMA3_STD = (0.5, 0.5, 0.5)
 
 
 def checkpoint_spec(folder: Path) -> ModelSpec:
@@ -50,7 +49,7 @@ def _spec(folder: Path, _stamp: int) -> ModelSpec:
     family = _family(folder / "config.json")
     config = _config(folder)
     text = config.get_text_config()
-    vision = _qwen25_vision(config) if family == "qwen2.5-vl" else None
+    vision = _vision(folder / "config.json", family, config)
     mrope = family == "qwen2.5-vl"
     rope: Literal["1d", "mrope"] = "mrope" if mrope else "1d"
     kinds = set(getattr(text, "layer_types", None) or ())
@@ -64,7 +63,7 @@ def _spec(folder: Path, _stamp: int) -> ModelSpec:
         head_dim=getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads,
         vocab_size=text.vocab_size,
         max_position=text.max_position_embeddings,
-        eos_token_id=_eos(folder / "config.json", text),
+        eos_token_id=_eos(folder / "config.json", config),
         sliding_window=text.sliding_window if "sliding_attention" in kinds else None,
         reserved_ids=_reserved(config, text, vision),
         vision=vision,
@@ -73,6 +72,8 @@ def _spec(folder: Path, _stamp: int) -> ModelSpec:
         weight_seed=0,
         hf_config=config.to_dict(),
         checkpoint=str(folder),
+        # As its images were trained to attend.
+        image_attention="bidirectional" if family == "gemma3" else "causal",
     )
 
 
@@ -82,8 +83,6 @@ def _family(path: Path) -> str:
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise RunnerError(f"{path}: it is no JSON document ({error}); take it from the checkpoint") from None
     kind = str(data.get("model_type", "missing")) if isinstance(data, dict) else "missing"
-    if kind in _NOT_YET:
-        raise RunnerError(f"{path}: model_type {kind!r}: {_NOT_YET[kind]}")
     if kind not in FAMILIES:
         known = ", ".join(sorted(FAMILIES))
         raise RunnerError(f"{path}: model_type {kind!r} is no model this runner runs; it runs {known}")
@@ -101,8 +100,10 @@ def _config(folder: Path) -> Any:
         ) from None
 
 
-def _eos(path: Path, text: Any) -> int:
-    eos = text.eos_token_id
+def _eos(path: Path, config: Any) -> int:
+    """Of the whole model, where its config says one, or of its text model."""
+    eos = getattr(config, "eos_token_id", None)
+    eos = config.get_text_config().eos_token_id if eos is None else eos
     first = eos[0] if isinstance(eos, list) and eos else eos
     if not isinstance(first, int):
         raise RunnerError(f"{path}: eos_token_id is {eos!r}; a runner must know when an output ends: set it")
@@ -115,8 +116,39 @@ def _reserved(config: Any, text: Any, vision: VisionSpec | None) -> frozenset[in
         value = getattr(text, name, None)
         ids |= set(value) if isinstance(value, list) else {value} if isinstance(value, int) else set()
     if vision is not None:
-        ids |= {*vision.placeholder_ids(), config.video_token_id}
+        ids |= set(vision.placeholder_ids())
+        video = getattr(config, "video_token_id", None)
+        ids |= {video} if isinstance(video, int) else set()
     return frozenset(ids)
+
+
+def _vision(path: Path, family: str, config: Any) -> VisionSpec | None:
+    if family == "gemma3":
+        return _gemma3_vision(path, config)
+    return _qwen25_vision(config) if family == "qwen2.5-vl" else None
+
+
+def _gemma3_vision(path: Path, config: Any) -> VisionSpec:
+    """Images of the one size that its tower takes; its patches are averaged down to an image's rows."""
+    vision = config.vision_config
+    patches, wanted = vision.image_size // vision.patch_size, math.isqrt(config.mm_tokens_per_image)
+    if not 1 <= wanted <= patches:
+        raise RunnerError(
+            f"{path}: mm_tokens_per_image is {config.mm_tokens_per_image}, and an image of "
+            f"{vision.image_size} pixels has {patches} x {patches} patches; set it to {patches**2} at most"
+        )
+    grid = patches // (patches // wanted)
+    return VisionSpec(
+        image_token_id=config.image_token_id,
+        begin_token_id=config.boi_token_index,
+        end_token_id=config.eoi_token_index,
+        image_height=vision.image_size,
+        image_width=vision.image_size,
+        grid_height=grid,
+        grid_width=grid,
+        channel_mean=_GEMMA3_MEAN,
+        channel_std=_GEMMA3_STD,
+    )
 
 
 def _qwen25_vision(config: Any) -> VisionSpec:

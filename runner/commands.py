@@ -74,7 +74,7 @@ def buffer_table(config: RunnerConfig, model: ModelSpec) -> Mapping[str, BufferS
         table["pixels"] = BufferSpec("uint8", shape)
     if model.rope == "mrope":
         table["rope_positions"] = BufferSpec("int64", (tokens, 3))
-    return table | _slot_buffers(config) | _ring_buffers(config)
+    return table | _slot_buffers(config) | _ring_buffers(config, model)
 
 
 def history_width(config: RunnerConfig) -> int:
@@ -93,7 +93,7 @@ def _slot_buffers(config: RunnerConfig) -> dict[str, BufferSpec]:
     }
 
 
-def _ring_buffers(config: RunnerConfig) -> dict[str, BufferSpec]:
+def _ring_buffers(config: RunnerConfig, model: ModelSpec) -> dict[str, BufferSpec]:
     """What a later step could overwrite while an earlier one still needs it.
 
     `sampled_ids`: a row's newest token, for the next step. `logprobs`, `logprob_ids`: for each sampled
@@ -102,7 +102,7 @@ def _ring_buffers(config: RunnerConfig) -> dict[str, BufferSpec]:
     NO_ID where there is none.
     """
     rows, drafts = config.max_num_seqs, config.num_speculative_tokens
-    metadata = MetadataLayout.largest(config).size
+    metadata = MetadataLayout.largest(config, model).size
     table = {}
     for parity in range(RING_SIZE):
         table[ring("step_metadata", parity)] = BufferSpec("int32", (metadata,))
@@ -138,7 +138,8 @@ class MetadataLayout(NamedTuple):
     route_target, route_source [num_routed each] · place_target, place_source [num_placed each] ·
     supplied_length, resident_first, has_mask [rows each, when flags are derived] ·
     row_flags, row_drafts [rows each, when the step samples by slot] ·
-    draft_target, draft_source [num_drafted each]
+    draft_target, draft_source [num_drafted each] ·
+    image_first, image_end [num_images each]: packed offsets of images that attend both ways, in order
 
     A property is the offset of the part it is named after.
     """
@@ -150,13 +151,16 @@ class MetadataLayout(NamedTuple):
     derives_flags: bool = False
     by_slot: bool = False
     num_drafted: int = 0
+    num_images: int = 0
 
     @staticmethod
-    def largest(config: RunnerConfig) -> MetadataLayout:
+    def largest(config: RunnerConfig, model: ModelSpec) -> MetadataLayout:
         """The layout of the largest step a configuration allows."""
         rows, tokens = config.max_num_seqs, config.max_num_batched_tokens
         drafts = rows * config.num_speculative_tokens
-        return MetadataLayout(rows, config.max_blocks_per_seq, rows, tokens, True, True, drafts)
+        vision = model.vision if model.attends_both_ways else None
+        images = tokens // vision.rows_per_image if vision is not None else 0
+        return MetadataLayout(rows, config.max_blocks_per_seq, rows, tokens, True, True, drafts, images)
 
     @property
     def num_computed(self) -> int:
@@ -215,8 +219,16 @@ class MetadataLayout(NamedTuple):
         return self.draft_target + self.num_drafted
 
     @property
-    def size(self) -> int:
+    def image_first(self) -> int:
         return self.draft_source + self.num_drafted
+
+    @property
+    def image_end(self) -> int:
+        return self.image_first + self.num_images
+
+    @property
+    def size(self) -> int:
+        return self.image_end + self.num_images
 
 
 class RowFlag(IntFlag):
@@ -285,6 +297,7 @@ class Positions(Command):
     derives_flags: bool
     by_slot: bool = False
     num_drafted: int = 0
+    num_images: int = 0
     routed: str = ""
 
 

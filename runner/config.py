@@ -46,9 +46,9 @@ class RunnerConfig:
     with every arm, device and other option; under sync scheduling a step is over before the next is planned.
     `torch_compile` compiles the language model's forward, attention apart, while the device is opened: for
     one token, for several, and for plain ids as well where the forward looks them up. It goes with every
-    arm, device and attention; captured graphs then replay what was compiled. `dtype` is what weights, keys and
-    values, image rows and supplied rows are held and computed in; tokens are sampled from float32 logits in
-    any case.
+    arm, device and attention; captured graphs then replay what was compiled.
+    `dtype` is what weights, keys and values, image rows and supplied rows are held and computed in; tokens
+    are sampled from float32 logits in any case.
     """
 
     max_num_seqs: int = 16

@@ -224,12 +224,16 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class ImageSpan:
-    """Where one image's rows lie: prompt positions [first, first + count)."""
+    """Where one image's rows lie: prompt positions [first, first + count).
+
+    `is_whole`: they attend to one another in both directions, so one step must compute all of them.
+    """
 
     key: str
     index: int
     first: int
     count: int
+    is_whole: bool = False
 
     @property
     def end(self) -> int:
@@ -306,6 +310,11 @@ class RequestState:
     @property
     def is_finished(self) -> bool:
         return self.status is RequestStatus.FINISHED
+
+    def whole_end(self, end: int) -> int:
+        """The last position up to `end` at which a step may end: inside no image to be computed whole."""
+        cut = (span.first for span in self.spans if span.is_whole and span.first < end < span.end)
+        return next(cut, end)
 
 
 class ScheduledRow(NamedTuple):

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+ImageAttention = Literal["causal", "bidirectional"]
+
 
 @dataclass(frozen=True, slots=True)
 class VisionSpec:
@@ -54,7 +56,8 @@ class ModelSpec:
 
     `weight_std` and `weight_seed` are the recipe of its random weights (runner/weights.py), unless
     `checkpoint`, a folder, has weights of its own. `reserved_ids` never stand for text: padding, end of
-    sequence, image placeholders.
+    sequence, image placeholders. `image_attention`: whether the rows of one image attend to one another in
+    both directions, in layers with a sliding window too (its lower end holds there), or causally like text.
     """
 
     name: str
@@ -75,7 +78,13 @@ class ModelSpec:
     weight_seed: int
     hf_config: Mapping[str, object]
     checkpoint: str | None = None
+    image_attention: ImageAttention = "causal"
 
     @property
     def is_multimodal(self) -> bool:
         return self.vision is not None
+
+    @property
+    def attends_both_ways(self) -> bool:
+        """Whether image rows see later rows of their image, so that one step must compute all of them."""
+        return self.vision is not None and self.image_attention == "bidirectional"

@@ -10,6 +10,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from runner.core import RunnerError
+from runner.model_spec import ImageAttention as ImageAttention
 from runner.model_spec import ModelSpec as ModelSpec
 from runner.model_spec import VisionSpec as VisionSpec
 from runner.real_shapes import REAL_SHAPES
@@ -199,6 +200,8 @@ MODELS: Mapping[str, ModelSpec] = MappingProxyType(
 
 ALL_MODELS: Mapping[str, ModelSpec] = MappingProxyType({**MODELS, **REAL_SHAPES})
 
+_BOTH_WAYS = frozenset({"gemma3"})  # families whose images can attend in both directions
+
 
 def get_model(name: str) -> ModelSpec:
     """The preset of that name; RunnerError lists the valid names."""
@@ -206,3 +209,15 @@ def get_model(name: str) -> ModelSpec:
         return ALL_MODELS[name]
     except KeyError:
         raise RunnerError(f"no model {name!r}; known models: {', '.join(sorted(ALL_MODELS))}") from None
+
+
+def with_image_attention(model: ModelSpec, wanted: ImageAttention | None) -> ModelSpec:
+    """The model with its image rows attending so; None: as its spec says. RunnerError where it cannot."""
+    if wanted is None:
+        return model
+    if wanted == "bidirectional" and model.family not in _BOTH_WAYS:
+        reason = (
+            "takes no images" if model.vision is None else "is none whose images attend in both directions"
+        )
+        raise RunnerError(f"image_attention is 'bidirectional', but {model.name} {reason}; remove it")
+    return replace(model, image_attention=wanted)

@@ -39,7 +39,8 @@ class PrefixCache:
     def find(self, state: RequestState) -> list[int]:
         """The longest run of blocks that holds the request's beginning. Takes none of them.
 
-        Never all of its tokens: one at least must be computed, or there would be no logits.
+        Never all of its tokens: one at least must be computed, or there would be no logits. Nor up to the
+        inside of an image that one step must compute whole.
         """
         if not self._is_on:
             return []
@@ -50,7 +51,14 @@ class PrefixCache:
             if block_id is None:
                 break
             found.append(block_id)
-        return found
+        return found[: self._num_shared(state, len(found))]
+
+    def _num_shared(self, state: RequestState, num_blocks: int) -> int:
+        """How many of its first blocks may be another's: fewer where the last ends inside such an image."""
+        end = num_blocks * self._block_size
+        while (cut := state.whole_end(end)) < end:
+            end = cut // self._block_size * self._block_size
+        return end // self._block_size
 
     def take(self, state: RequestState, block_ids: list[int]) -> None:
         """Give a request without blocks the ones found for it."""

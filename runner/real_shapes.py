@@ -2,7 +2,8 @@
 
 Standard library only. Two things differ from the checkpoints: the head is not tied to the embeddings, so that
 greedy output of random weights is diverse (the matrix multiplication is the same), and image rows attend
-causally. They are meant for a GPU; nothing is loaded from anywhere.
+causally unless a scenario says `image_attention: bidirectional`. They are meant for a GPU; nothing is loaded
+from anywhere.
 """
 
 from __future__ import annotations

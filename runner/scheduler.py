@@ -47,6 +47,7 @@ class _Making:
     num_encoder_rows: int = 0
     num_to_come: int = 0  # running requests not looked at yet, and the blocks a token of each needs
     blocks_to_come: int = 0
+    is_short: bool = False  # a running request's image, to be computed whole, does not fit the budget left
 
 
 class Scheduler:
@@ -54,6 +55,7 @@ class Scheduler:
 
     `keeps_rows_resident`: supplied rows are brought to the device's arena at admission, and charged.
     `drafts_on_device`: drafts never reach the host, which plans as if the device always had some.
+    An image that is to be whole (ImageSpan) is never cut over two steps.
     """
 
     def __init__(
@@ -128,7 +130,8 @@ class Scheduler:
                 continue
             if state.status is RequestStatus.RUNNING:
                 self._schedule_running(making, state)
-        if making.num_preempted == 0:
+        # Newcomers would decode soon, and might keep the budget too short for that image for ever.
+        if making.num_preempted == 0 and not making.is_short:
             self._schedule_waiting(making)
         if not making.rows:
             return None
@@ -232,7 +235,8 @@ class Scheduler:
         if self._speculates:
             making.num_to_come -= 1
             making.blocks_to_come -= self._missing_blocks(state, 1)
-        count = min(self._num_to_compute(state), making.budget)
+        count = self._within_budget(making, state)
+        making.is_short |= count == 0 and self._num_to_compute(state) > 0
         # Asked before room is made: no request gives way to one that cannot start anyway.
         if count and self._can_start(making, state) and self._make_room(making, state, count):
             num_drafts = self._num_drafts(making, state) if self._speculates else 0
@@ -246,9 +250,10 @@ class Scheduler:
                 return  # preempted, and the step it was in is not retired yet
             cached = self.prefix_cache.find(state)
             state.num_computed = len(cached) * self._config.block_size
-            count = min(self._num_to_compute(state), making.budget)
+            count = self._within_budget(making, state)
             if not (
-                self._has_blocks(state, cached, count)
+                count
+                and self._has_blocks(state, cached, count)
                 and self._can_start(making, state)
                 and self._make_resident(making, state)
             ):
@@ -288,6 +293,11 @@ class Scheduler:
         state.num_steps_in_flight += samples
         if self._config.prefix_caching:
             self.prefix_cache.register(state, min(state.num_computed, num_known))
+
+    def _within_budget(self, making: _Making, state: RequestState) -> int:
+        """How many positions the budget allows; 0 where the next are an image that would not be whole."""
+        first = state.num_computed
+        return state.whole_end(first + min(self._num_to_compute(state), making.budget)) - first
 
     def _num_to_compute(self, state: RequestState) -> int:
         """Positions whose ids are there or on their way; drafts in flight are taken for right."""

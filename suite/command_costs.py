@@ -93,6 +93,8 @@ _POSITION_BYTES = 16  # a position and a cache slot written for each token
 _POSITION_LAUNCHES = 17
 _BY_SLOT_LAUNCHES = 6  # how far a row is computed is taken from its slot where the host guesses
 _ROPE_LAG_LAUNCHES = 3
+_KEY_END_BYTES = 8  # how far each token sees, where images attend in both directions
+_KEY_END_LAUNCHES = 14
 _METADATA_BYTES = 4
 _SCALING_FAMILIES = frozenset({"gemma3"})  # a lookup there is followed by a pass that scales its rows
 
@@ -159,9 +161,13 @@ def _positions_cost(command: Positions, model: ModelSpec) -> CommandCost:
         command.derives_flags,
         command.by_slot,
         command.num_drafted,
+        command.num_images,
     )
     num_bytes = layout.size * _METADATA_BYTES + command.count * _POSITION_BYTES
     launches = _POSITION_LAUNCHES + command.by_slot * _BY_SLOT_LAUNCHES
+    if command.num_images:
+        num_bytes += command.count * _KEY_END_BYTES
+        launches += _KEY_END_LAUNCHES
     if command.by_slot and model.rope == "mrope":
         launches += _ROPE_LAG_LAUNCHES
     return CommandCost(device_bytes=num_bytes, launches=launches)

@@ -11,7 +11,7 @@ from typing import Annotated, Self
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from runner.core import RunnerError, first_line
-from runner.models import ALL_MODELS, ModelSpec, get_model
+from runner.models import ALL_MODELS, ImageAttention, ModelSpec, get_model, with_image_attention
 from suite.schema import StrictModel, broken_rule, one_of
 
 _SAMPLES = 64
@@ -51,13 +51,13 @@ ModelSource = Annotated[
 ]
 
 
-def spec_of(model: str | Checkpoint) -> ModelSpec:
-    """The model's spec; RunnerError where there is none, or its folder is damaged."""
+def spec_of(model: str | Checkpoint, image_attention: ImageAttention | None = None) -> ModelSpec:
+    """The model's spec; RunnerError where there is none, its folder is damaged, or it cannot attend so."""
     if isinstance(model, str):
-        return get_model(model)
+        return with_image_attention(get_model(model), image_attention)
     from runner.checkpoints import checkpoint_spec  # transformers' configurations take seconds to import
 
-    return checkpoint_spec(model.folder)
+    return with_image_attention(checkpoint_spec(model.folder), image_attention)
 
 
 def weight_bytes(model: ModelSpec) -> int:

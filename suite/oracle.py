@@ -1,8 +1,9 @@
 """Whether a runner's tokens are right: transformers alone, teacher-forced over the runner's output.
 
 Holds nothing of how a runner computes: no paging, no packing, no cache, one forward a request. It
-has its own image preprocessing and leaves the masks to transformers (causal and sliding; image rows
-attend causally like any other), so that a fault of the runner's has no twin here.
+has its own image preprocessing and leaves the masks to transformers (causal and sliding; where an image's
+rows attend in both directions, it is told which tokens are an image's), so that a fault of the runner's has
+no twin here.
 """
 
 from __future__ import annotations
@@ -267,16 +268,34 @@ class Reference:
         positions: torch.Tensor = self._model.model.get_rope_index(ids, kinds, image_grid_thw=grids)[0]
         return positions
 
+    def token_types(self, prompts: Sequence[Prompt], num_tokens: int) -> torch.Tensor | None:
+        """1 at image rows, else 0: (requests, tokens); None where images attend causally, as text does.
+
+        Supplied rows count as text here too.
+        """
+        vision = self.spec.vision
+        if vision is None or self.spec.image_attention == "causal":
+            return None
+        types = torch.zeros(len(prompts), num_tokens, dtype=torch.int64)
+        for row, prompt in zip(types, prompts, strict=True):
+            row[_placeholders(prompt, vision)] = 1
+        return types
+
     def hidden(
         self,
         embeds: torch.Tensor,
         cache: DynamicCache | None = None,
         positions: torch.Tensor | None = None,
+        types: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Last hidden states of (requests, tokens, hidden), under transformers' own masks."""
-        kept = {} if cache is None else {cache_name(self._text): cache}
-        states: torch.Tensor = self._text(
-            inputs_embeds=embeds, position_ids=positions, use_cache=cache is not None, **kept
+        """Last hidden states of (requests, tokens, hidden), under transformers' own masks.
+
+        With `types` they are those of the whole model, which alone makes masks of them.
+        """
+        model, extra = (self._text, {}) if types is None else (self._model.model, {"token_type_ids": types})
+        kept = {} if cache is None else {cache_name(model): cache}
+        states: torch.Tensor = model(
+            inputs_embeds=embeds, position_ids=positions, use_cache=cache is not None, **kept, **extra
         ).last_hidden_state
         return states
 
@@ -290,10 +309,12 @@ class Reference:
         """Greedy continuations of equally long prompts, as one batch with transformers' cache."""
         cache = DynamicCache(config=self._text.config)
         embeds = torch.cat([self.embed_prompt(prompt) for prompt in prompts])
+        types = self.token_types(prompts, embeds.shape[1])
         sampled: list[torch.Tensor] = []
         for _ in range(num_tokens):
-            sampled.append(self.logits(self.hidden(embeds, cache)[:, -1:]).argmax(dim=-1))
-            embeds = self._text.get_input_embeddings()(sampled[-1])
+            hidden = self.hidden(embeds, cache, types=types)
+            sampled.append(self.logits(hidden[:, -1:]).argmax(dim=-1))
+            embeds, types = self._text.get_input_embeddings()(sampled[-1]), None
         outputs: list[list[int]] = torch.cat(sampled, dim=1).tolist()
         return outputs
 
@@ -377,8 +398,9 @@ class Oracle:
             if len(output_ids) > 1:  # the last one is judged but feeds nothing
                 embeds = torch.cat([embeds, self._reference.embed(output_ids[:-1])], dim=1)
             positions = self._reference.positions(prompt, embeds.shape[1])
-            hidden = self._reference.hidden(embeds, positions=positions)[0, len(prompt) - 1 :]
-            return self._reference.logits(hidden)
+            types = self._reference.token_types([prompt], embeds.shape[1])
+            hidden = self._reference.hidden(embeds, positions=positions, types=types)
+            return self._reference.logits(hidden[0, len(prompt) - 1 :])
 
     @contextmanager
     def _forwards(self) -> Iterator[None]:

@@ -14,6 +14,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from runner.core import FloatType
+from runner.models import ImageAttention
 from runner.repeats import Turn
 from runner.spans import Level
 from runner.sync_check import SyncCheck
@@ -190,6 +191,7 @@ class RunRecord(_Frozen):
     compiled: CompileUse | None = None  # None: torch.compile is off
     gpu: GpuUse | None = None  # None: no GPU, or nobody watched it (a note says why)
     dtype: FloatType = "float32"  # what the model computed in
+    image_attention: ImageAttention | None = None  # None: a text model, or not recorded
 
     def is_lead_in(self, step_id: int) -> bool:
         """Whether a step only brings rows as far as decoding, so that nothing is said of it."""

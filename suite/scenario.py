@@ -20,7 +20,7 @@ from ruamel.yaml import YAML
 
 from runner.config import Attention, Fence, RunnerConfig
 from runner.core import ITEM_BYTES, MAX_LOGPROBS, FloatType, RunnerError, usable_cores
-from runner.models import ModelSpec
+from runner.models import ImageAttention, ModelSpec, with_image_attention
 from suite.arms import named_arm, twice, why_not
 from suite.arrival_kinds import Ramp, TraceReplay, process_of
 from suite.case_label import case_label
@@ -125,6 +125,8 @@ class ScenarioKeys(StrictModel):
     Arms are compared with `baseline`, by default the first right sync arm. With `aa` it runs twice a round,
     so that the noise is known; where that is not said, it does if there are rounds enough for a verdict.
     `goodput` names the gates, in ms, that a request must meet to count as good.
+    `image_attention`: the rows of one image attend to one another in both directions, as a Gemma 3 checkpoint
+    does by default, or causally, as all others do.
     `isolation`: one warm worker makes all runs of a case (`worker`), or each run gets a fresh process with a
     device of its own (`process`); runs of `amplify` share one in any case, for they replay each other.
     """
@@ -132,6 +134,7 @@ class ScenarioKeys(StrictModel):
     name: Annotated[str, Field(min_length=1, max_length=100, examples=["my-scenario"])]
     description: str = ""
     model: Annotated[ModelSource, Field(examples=["tiny-gemma3-vl"])]
+    image_attention: ImageAttention | None = None
     requires: Requires = Requires()
     runner: RunnerSection = RunnerSection()
     traffic: Annotated[
@@ -221,7 +224,7 @@ class Case:
 
     @property
     def model_spec(self) -> ModelSpec:
-        return spec_of(self.scenario.model)
+        return spec_of(self.scenario.model, self.scenario.image_attention)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -324,16 +327,14 @@ def _path_of(key: str) -> KeyPath:
 
 def _check_together(scenario: Scenario) -> None:
     """What no key can tell alone: sizes and arms against the model, requests against the sizes."""
-    try:
-        model = spec_of(scenario.model)
-    except RunnerError as error:
-        raise KeyedError("model", str(error)) from None
+    model = _model(scenario)
     try:
         config = _runner_config(scenario.runner)
         config.check_model(model)
     except RunnerError as error:
         raise _keyed(error) from None
     _check_encoder_budget(scenario, model)
+    _check_whole_images(scenario, model)
     _check_lookup(scenario.runner)
     _check_memory(scenario, model)
     check_token_ids(scenario.traffic.sampling, model)
@@ -344,12 +345,34 @@ def _check_together(scenario: Scenario) -> None:
             raise KeyedError("arms", reason)
 
 
+def _model(scenario: Scenario) -> ModelSpec:
+    try:
+        model = spec_of(scenario.model)
+    except RunnerError as error:
+        raise KeyedError("model", str(error)) from None
+    try:
+        return with_image_attention(model, scenario.image_attention)
+    except RunnerError as error:
+        raise _keyed(error) from None
+
+
 def _check_encoder_budget(scenario: Scenario, model: ModelSpec) -> None:
     rows = model.vision.rows_per_image if model.vision is not None else 0
     if scenario.runner.max_encoder_tokens_per_step < rows:
         raise KeyedError(
             "runner.max_encoder_tokens_per_step",
             f"one image of {model.name} has {rows} rows and could never be encoded: raise it",
+        )
+
+
+def _check_whole_images(scenario: Scenario, model: ModelSpec) -> None:
+    """Refuse images that must be computed in one step, and fit none."""
+    rows = model.vision.rows_per_image if model.vision is not None and model.attends_both_ways else 0
+    if scenario.runner.max_num_batched_tokens < rows:
+        raise KeyedError(
+            "runner.max_num_batched_tokens",
+            f"one image of {model.name} has {rows} rows, which attend in both directions and so are computed "
+            "in one step: raise it, or set image_attention: causal",
         )
 
 
@@ -420,7 +443,7 @@ def _check_memory(scenario: Scenario, model: ModelSpec) -> None:
 
 def _keyed(error: RunnerError) -> KeyedError:
     """A runner's refusal begins with the key it is about and its value."""
-    found = re.match(r"(runner\.\w+) is \d+[;,]? ?", str(error))
+    found = re.match(r"(runner\.\w+|image_attention) is [^ ,;]+[;,]? ?", str(error))
     if found is None:
         return KeyedError("runner", str(error))
     return KeyedError(found.group(1), str(error)[found.end() :])
@@ -436,6 +459,8 @@ def _case_id(scenario: Scenario) -> str:
         content["model"] = model_digest(scenario.model)
     except RunnerError as error:
         raise KeyedError("model", str(error)) from None
+    if (attention := _model(scenario).image_attention) != spec_of(scenario.model).image_attention:
+        content["image_attention"] = attention
     if isinstance(scenario.traffic.arrivals, TraceReplay):
         content["traffic"]["arrivals"]["path"] = _trace_digest(Path(scenario.traffic.arrivals.path))
     for name, default in _YOUNG_ARRIVAL_KEYS.items():

@@ -18,7 +18,7 @@ from suite.traces.servegen import TRACE_END
 from suite.yaml_source import KeyPath, Place, Source, dotted, parse_value, show
 
 _MAX_CASES = 1_000
-_SWEPT = ("model", "seed", "runner.", "traffic.")
+_SWEPT = ("model", "image_attention", "seed", "runner.", "traffic.")
 _TRACE_PATH: KeyPath = ("traffic", "arrivals", "path")
 _MODEL_PATH: KeyPath = ("model", "path")
 _RECORDED_PATH: KeyPath = ("traffic", "steps", "recorded")
@@ -171,7 +171,7 @@ def _sweep_values(source: Source) -> dict[str, list[object]]:
     for key, values in sweep.items():
         path: KeyPath = ("sweep", key)
         if not key.startswith(_SWEPT):
-            rule = "only model, seed, runner.… and traffic.… can be swept: remove it"
+            rule = "only model, image_attention, seed, runner.… and traffic.… can be swept: remove it"
             raise SuiteError(value_error(source, path, rule))
         if not isinstance(values, (list, tuple)) or not values:
             rule = "it must be a list of values to try: write [value, ...]"

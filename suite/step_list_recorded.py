@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,11 @@ class Recorded:
 
     def check_runner(self, model: ModelSpec, runner: RunnerConfig) -> None:
         """KeyedError where a runner could not plan the steps that this run took."""
+        attends = self.model.image_attention
+        if self.model != model and self.model == replace(model, image_attention=attends):
+            raise KeyedError(
+                "image_attention", f"{self.origin.run_id} ran with {attends}: set it to {attends}"
+            )
         if self.model != model:
             raise KeyedError("model", f"{self.origin.run_id} was run with {self.model.name}: use that model")
         if runner.num_speculative_tokens or self.runner.get("num_speculative_tokens"):
@@ -144,7 +149,8 @@ def _configuration(loaded: LoadedRun, run: RunRecord) -> Mapping[str, Any]:
 def _model(config: Mapping[str, Any]) -> ModelSpec:
     found = config.get("model")
     try:
-        return spec_of(found if isinstance(found, str) else Checkpoint.model_validate(found))
+        source = found if isinstance(found, str) else Checkpoint.model_validate(found)
+        return spec_of(source, config.get("image_attention"))
     except (RunnerError, ValueError) as error:
         raise KeyedError(_FOLDER, f"the model that it was run with cannot be had: {error}") from None
 

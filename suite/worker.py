@@ -27,6 +27,7 @@ from runner.device.base import Device, open_device
 from runner.engine import Engine
 from runner.inputs.arms import Arm
 from runner.measure import Instrument, Recorder, StepRecord, Timeline, now_ns
+from runner.models import ImageAttention, ModelSpec
 from runner.spans import Span, records_device
 from suite.arms import named_arm
 from suite.arrival_kinds import is_closed_loop, most_at_once, settles
@@ -560,7 +561,12 @@ class CaseRunner:
             compiled=outcome.compiled,
             scheduling=outcome.decision.scheduling if outcome.decision else None,
             scheduling_reason=outcome.decision.reason if outcome.decision else None,
+            image_attention=_image_attention(self._case.model_spec),
         )
+
+
+def _image_attention(model: ModelSpec) -> ImageAttention | None:
+    return model.image_attention if model.is_multimodal else None
 
 
 def _ended_ns(engine: Engine, request_id: str) -> int | None:

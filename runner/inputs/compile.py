@@ -49,6 +49,7 @@ from runner.inputs.staging import HostBuffers, PackedStep
 from runner.models import ModelSpec
 
 _NO_ROWS = np.empty(0, np.int32)
+_NO_IMAGES = np.empty((2, 0), np.int32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +113,7 @@ class StepCompiler:
         embeds = embeds_route(self._model, self._arm, batch, not len(packed.supplied))
         firsts = _resident_firsts(batch, requests) if self._arm.keeps_rows_resident else _NO_ROWS
         sources = self._place_sources(packed, firsts)
+        images = self._whole_images(plan, packed)
         layout = MetadataLayout(
             num_rows=batch.num_rows,
             table_width=int(batch.num_blocks[: batch.num_rows].max()),
@@ -120,9 +122,10 @@ class StepCompiler:
             derives_flags=self._derives_flags(embeds),
             by_slot=self._speculates or not batch.is_plain[: batch.num_rows].all(),
             num_drafted=len(ids.draft_target),
+            num_images=images.shape[1],
         )
         target = self._host[ring("step_metadata", plan.step_id)]
-        staging.write_metadata(target, layout, packed, ids, sources, firsts)
+        staging.write_metadata(target, layout, packed, ids, sources, firsts, images)
         graph = self._graph_of(packed.num_tokens, batch.num_rows)
         return StagedStep(plan, step_kind(plan), packed, ids, embeds, layout, graph)
 
@@ -352,6 +355,15 @@ class StepCompiler:
             return []
         staging.write_pixels(self._host, plan, requests)
         return [Upload("pixels", 0, 0, len(plan.encodes))]
+
+    def _whole_images(self, plan: StepPlan, packed: PackedStep) -> NDArray[np.int32]:
+        """[2, images] packed rows [first, end) of each image that attends in both directions, in order."""
+        if not self._model.attends_both_ways or not plan.splices:
+            return _NO_IMAGES
+        rows = [packed.batch.row_of[splice.request_id] for splice in plan.splices]
+        firsts = packed.starts[rows] + np.array([splice.row_first for splice in plan.splices], np.int32)
+        ends = firsts + np.array([splice.num_rows for splice in plan.splices], np.int32)
+        return np.sort([firsts, ends])
 
     def _splices(self, step: StagedStep, fused: bool) -> list[Command]:
         """Image rows go over the looked-up rows, or, where those have no temporary, into the input."""

@@ -125,8 +125,12 @@ def write_metadata(
     route: SampledRoute,
     place_source: NDArray[np.int32],
     resident_first: NDArray[np.int32],
+    images: NDArray[np.int32],
 ) -> None:
-    """Pack a step's small integers; `resident_first` [rows] is -1 for a row without an arena place."""
+    """Pack a step's small integers; `resident_first` [rows] is -1 for a row without an arena place.
+
+    `images` [2, num_images]: the packed offsets of each image's first row, in order, and behind its last.
+    """
     batch, rows = step.batch, layout.num_rows
     target[: rows + 1] = step.starts
     target[layout.num_computed : layout.slots] = batch.first[:rows]
@@ -147,7 +151,8 @@ def write_metadata(
         target[layout.row_flags : layout.row_drafts] = _row_flags(batch)
         target[layout.row_drafts : layout.draft_target] = batch.num_drafts[:rows]
     target[layout.draft_target : layout.draft_source] = route.draft_target
-    target[layout.draft_source : layout.size] = route.draft_source
+    target[layout.draft_source : layout.image_first] = route.draft_source
+    target[layout.image_first : layout.size] = images.reshape(-1)
 
 
 def _row_flags(batch: InputBatch) -> NDArray[np.int32]:

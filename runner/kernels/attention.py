@@ -29,7 +29,8 @@ class PagedStep(Protocol):
     def attend(self, layer: int, query: torch.Tensor, scaling: float, window: int | None) -> torch.Tensor:
         """Attention of packed queries [tokens, heads, head_dim]: the same shape.
 
-        A query sees the positions of its row up to its own and, under a `window`, the last that many only.
+        A query sees the positions of its row up to its own, or before its key end where there are key ends
+        and, under a `window`, no more than that many back from its own, which counts.
         """
         ...
 

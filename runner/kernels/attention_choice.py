@@ -61,6 +61,8 @@ def _why_not_varlen(
         return f"FlashAttention runs on a GPU, and this device is a {device.type.upper()}"
     if not varlen_is_paged():
         return f"torch {torch.__version__} has no varlen_attn with a block table"
+    if model.attends_both_ways:
+        return f"it has no mask for images of {model.name} that attend in both directions (image_attention)"
     if dtype not in (torch.float16, torch.bfloat16):
         return f"FlashAttention computes in 16 bits, and the model is in {dtype}".replace("torch.", "")
     if config.block_size % _VARLEN_BLOCK:

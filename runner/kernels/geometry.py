@@ -14,7 +14,8 @@ class StepGeometry:
 
     starts [rows + 1], first [rows] and ends [rows]: offset of each row among the packed tokens, position of
     its first new token, and its context length after the step. block_table [rows, width];
-    slot_mapping [tokens] int64; rope_positions [axes, tokens] int64, one axis or three.
+    slot_mapping [tokens] int64; rope_positions [axes, tokens] int64, one axis or three. key_ends [tokens]
+    int64: the position behind the last that each token sees; None where that is its own for all of them.
     """
 
     starts: torch.Tensor
@@ -23,6 +24,7 @@ class StepGeometry:
     block_table: torch.Tensor
     slot_mapping: torch.Tensor
     rope_positions: torch.Tensor
+    key_ends: torch.Tensor | None = None
 
 
 class StepLimits(NamedTuple):

@@ -262,10 +262,11 @@ class Program:
         derives_flags: bool,
         by_slot: bool,
         num_drafted: int,
+        num_images: int,
         routed: str = "",
     ) -> None:
         layout = MetadataLayout(
-            num_rows, table_width, num_routed, num_placed, derives_flags, by_slot, num_drafted
+            num_rows, table_width, num_routed, num_placed, derives_flags, by_slot, num_drafted, num_images
         )
         self._is_filled = self.fuses_routes and count == num_rows
         if self._is_filled:
@@ -284,6 +285,7 @@ class Program:
             block_table=metadata.block_table,
             slot_mapping=blocks * self._config.block_size + metadata.positions % self._config.block_size,
             rope_positions=self._rope_positions(metadata, count),
+            key_ends=metadata.key_ends,
         )
 
     def _fill_decode_inputs(self, layout: MetadataLayout, packed: torch.Tensor, routed: str) -> None:
@@ -546,7 +548,19 @@ class _StepMetadata:
 
     @property
     def draft_source(self) -> torch.Tensor:
-        return self._packed[self._layout.draft_source : self._layout.size].long()
+        return self._packed[self._layout.draft_source : self._layout.image_first].long()
+
+    @property
+    def key_ends(self) -> torch.Tensor | None:
+        """[tokens] behind the last position each token sees: its own, or its image's last; None: no image."""
+        if not self._layout.num_images:
+            return None
+        firsts = self._packed[self._layout.image_first : self._layout.image_end].long()
+        ends = self._packed[self._layout.image_end : self._layout.size].long()
+        offsets = torch.arange(len(self.positions), device=self._packed.device)
+        image = torch.searchsorted(firsts, offsets, right=True) - 1  # the last that begins no later, or none
+        num_later = (ends[image.clamp(min=0)] - offsets - 1).clamp(min=0)
+        return self.positions + 1 + num_later * (image >= 0)
 
     @property
     def derives_flags(self) -> bool:

@@ -24,18 +24,23 @@ _MIN_SPREAD_TO_BUCKET = 1.5  # bucketing loses when all contexts are about as lo
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """A step's rows as the host sees them: the geometry's facts as lists, and its block table."""
+    """A step's rows as the host sees them: the geometry's facts as lists, its block table and key ends."""
 
     starts: list[int]
     first: list[int]
     ends: list[int]
     block_table: torch.Tensor
+    key_ends: torch.Tensor | None
 
     @staticmethod
     def read(geometry: StepGeometry) -> _Rows:
         """Waits for the device."""
         return _Rows(
-            geometry.starts.tolist(), geometry.first.tolist(), geometry.ends.tolist(), geometry.block_table
+            geometry.starts.tolist(),
+            geometry.first.tolist(),
+            geometry.ends.tolist(),
+            geometry.block_table,
+            geometry.key_ends,
         )
 
 
@@ -144,7 +149,8 @@ def _prefill_group(packed: _Rows, row: int, block_size: int, window: int | None)
     device = block_ids.device
     queries = torch.arange(first, end, device=device)[:, None]
     keys = torch.arange(first_block * block_size, (last_block + 1) * block_size, device=device)[None, :]
-    mask = keys <= queries
+    key_ends = queries + 1 if packed.key_ends is None else packed.key_ends[begin:stop, None]
+    mask = keys < key_ends
     if window is not None:
         mask &= keys > queries - window
     return _Group(torch.arange(begin, stop, device=device), 1, block_ids, mask[None, None], is_decode=False)

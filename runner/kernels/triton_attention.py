@@ -161,6 +161,7 @@ def prefill_kernel(  # type: ignore[no-untyped-def]
     output,
     starts,
     first,
+    key_ends,
     block_table,
     table_width,
     scaling,
@@ -175,9 +176,13 @@ def prefill_kernel(  # type: ignore[no-untyped-def]
     QUERIES: tl.constexpr,
     TILE: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
+    HAS_KEY_ENDS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """A tile of one row's new tokens, one head. Rows of one token are left to the decode kernel."""
+    """A tile of one row's new tokens, one head. Rows of one token are left to the decode kernel.
+
+    `key_ends` [tokens] is read where a token may see later ones of its row than itself.
+    """
     row, head, tile_of_row = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     start = tl.load(starts + row).to(tl.int64)
     count = (tl.load(starts + row + 1) - start).to(tl.int32)
@@ -198,6 +203,10 @@ def prefill_kernel(  # type: ignore[no-untyped-def]
     if HAS_WINDOW:
         begin = tl.maximum(offset + tile_of_row * QUERIES - window + 1, 0) // TILE * TILE
     stop = offset + tl.minimum((tile_of_row + 1) * QUERIES, count)
+    q_end = q_position + 1
+    if HAS_KEY_ENDS:
+        q_end = tl.load(key_ends + token, mask=is_query, other=0).to(tl.int32)
+        stop = tl.max(q_end, 0)
     kv_head = head // GROUP
     best = tl.full([QUERIES], float("-inf"), tl.float32)
     weight = tl.zeros([QUERIES], tl.float32)
@@ -211,7 +220,7 @@ def prefill_kernel(  # type: ignore[no-untyped-def]
         mask = is_key[:, None] & is_dim[None, :]
         k = tl.load(keys + place, mask=mask, other=0.0).to(tl.float32)
         scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scaling
-        is_seen = position[None, :] <= q_position[:, None]
+        is_seen = position[None, :] < q_end[:, None]
         if HAS_WINDOW:
             is_seen = is_seen & (position[None, :] > q_position[:, None] - window)
         scores = tl.where(is_seen, scores, float("-inf"))
@@ -303,6 +312,7 @@ class _TritonStep:
             call.output,
             geometry.starts,
             geometry.first,
+            geometry.starts if geometry.key_ends is None else geometry.key_ends,  # not read without
             geometry.block_table,
             geometry.block_table.stride(0),
             call.scaling,
@@ -312,6 +322,7 @@ class _TritonStep:
             GROUP=num_heads // call.num_kv_heads,
             QUERIES=tile.queries,
             TILE=tile.keys,
+            HAS_KEY_ENDS=geometry.key_ends is not None,
             num_warps=tile.num_warps,
             **call.constants,
         )

@@ -44,12 +44,13 @@ def believe(scenario: ScenarioData) -> Panel:
     is_known = bool(scenario.config)
     return _panel(
         "panel-believe",
-        "The noise of this machine, what could have been told apart, what the instruments cost, and what was "
-        "done to the workload.",
+        "The noise of this machine, what could have been told apart, what the instruments cost, how images "
+        "attend, and what was done to the workload.",
         tables=(
             comparisons.table(scenario),
             span_tables.instruments(scenario),
             *tables.compilation(scenario),
+            tables.image_attention(scenario),
             tables.workload_notes(scenario),
         ),
         details=(

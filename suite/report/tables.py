@@ -35,6 +35,12 @@ SPEED_METRICS = (
 _E2E = (("median", "median_e2e_ms"), ("p99", "p99_e2e_ms"))
 _GOODPUT = (("", "request_goodput"),)
 
+_IMAGE_ATTENTION: Mapping[str, str] = {
+    "causal": "causal: rows before their own only, as text does",
+    "bidirectional": "bidirectional: all rows of their image, in layers with a sliding window too; an image "
+    "is computed in one step",
+}
+
 Mark = Literal["", "right", "wrong", "doubt"]
 
 
@@ -613,6 +619,19 @@ def compilation(scenario: ScenarioData) -> tuple[Table, ...]:
     columns = ("Case", "Graphs", "Compiling them", "Compiled within runs")
     note = "Before the first run, so that no figure of a run includes it."
     return (Table("The forward under torch.compile", columns, rows, "", note),)
+
+
+def image_attention(scenario: ScenarioData) -> Table:
+    """How the image rows of each case's model attend."""
+    told = {
+        (one.case_label, record.image_attention)
+        for one in scenario.series
+        for record in one.records
+        if record.image_attention is not None
+    }
+    rows = tuple((text(case), text(_IMAGE_ATTENTION[kind])) for case, kind in sorted(told))
+    reason = undefined("a text model, or a folder from before it was recorded")
+    return Table("The model: what image rows attend to", ("Case", "image_attention"), rows, reason)
 
 
 def findings(data: ReportData) -> Table:

@@ -64,6 +64,9 @@ MICRO_GEMMA3_VL = replace(
     **_SIZES,
 )
 
+# The same weights; an image's rows attend to one another in both directions, as in Gemma 3's checkpoints.
+MICRO_BOTH_WAYS = replace(MICRO_GEMMA3_VL, name="micro-gemma3-vl-both-ways", image_attention="bidirectional")
+
 MICRO_QWEN3 = replace(
     TINY_QWEN3, name="micro-qwen3", num_layers=1, hf_config=_text(TINY_QWEN3, 1, head_dim=32), **_SIZES
 )

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from arm_models import MICRO, TINY
+from arm_models import MICRO, MICRO_BOTH_WAYS, TINY
 from transformers import Gemma3ImageProcessor
 from transformers.models.qwen2_vl import Qwen2VLImageProcessor
 
@@ -93,7 +93,12 @@ class ArmReference:
         rows = torch.cat([self.prompt_rows(prompt), self.embed(output_ids[:-1])])
         positions = self.rope_positions(prompt, len(rows))
         extra = {} if positions is None else {"position_ids": positions}
-        hidden = self._text(inputs_embeds=rows[None], use_cache=False, **extra).last_hidden_state[0]
+        model = self._text
+        if self.spec.attends_both_ways:  # of which tokens are an image's only the whole model makes masks
+            types = torch.zeros(1, len(rows), dtype=torch.int64)
+            types[0, self.image_places(prompt)] = 1
+            model, extra = self.model.model, {"token_type_ids": types}
+        hidden = model(inputs_embeds=rows[None], use_cache=False, **extra).last_hidden_state[0]
         logits: torch.Tensor = self.model.lm_head(hidden[len(prompt) - 1 :]).float()
         return logits
 
@@ -148,5 +153,5 @@ def given_rows(embeds: SuppliedRows) -> torch.Tensor:
 @cache
 def reference_of(name: str) -> ArmReference:
     """The reference of a tiny or micro model, one a process."""
-    (spec,) = [spec for spec in (*TINY, *MICRO) if spec.name == name]
+    (spec,) = [spec for spec in (*TINY, *MICRO, MICRO_BOTH_WAYS) if spec.name == name]
     return ArmReference(spec)

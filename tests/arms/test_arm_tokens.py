@@ -8,7 +8,7 @@ from itertools import combinations, product
 from typing import Any
 
 import pytest
-from arm_models import MICRO, MICRO_GEMMA3_VL, MICRO_QWEN25_VL, TINY
+from arm_models import MICRO, MICRO_BOTH_WAYS, MICRO_GEMMA3_VL, MICRO_QWEN25_VL, TINY, vision_of
 from arm_workloads import (
     Case,
     PromptKind,
@@ -154,7 +154,7 @@ MIXED_ROWS = [{**MIXED, "reorders": True, "preempts": preempts, "chunks": True} 
 TABLE_CASES = [
     *(
         pytest.param(model, row, id=f"{model.name}-{name_of(row)}")
-        for model in MICRO
+        for model in (*MICRO, MICRO_BOTH_WAYS)
         for row in table_of(model)
     ),
     *(
@@ -304,7 +304,7 @@ ARM_POOL = [
 
 @st.composite
 def drawn(draw: st.DrawFn) -> Drawn:
-    model = draw(st.sampled_from(MICRO))
+    model = draw(st.sampled_from((*MICRO, MICRO_BOTH_WAYS)))
     arms = [arm for arm in ARM_POOL if arm.fits(model.is_multimodal)]
     recipes = []
     for index in range(draw(st.integers(1, 5))):
@@ -317,9 +317,10 @@ def drawn(draw: st.DrawFn) -> Drawn:
     longest = max(n + recipe.max_tokens for n, recipe in zip(lengths, recipes, strict=True))
     block_size = draw(st.integers(1, 9))
     num_seqs = draw(st.integers(1, 5))
+    whole = vision_of(model).rows_per_image if model.attends_both_ways else 0
     config = RunnerConfig(
         max_num_seqs=num_seqs,
-        max_num_batched_tokens=num_seqs + draw(st.integers(0, 20)),
+        max_num_batched_tokens=max(num_seqs, whole) + draw(st.integers(0, 20)),
         max_model_len=longest,
         block_size=block_size,
         num_blocks=-(-longest // block_size) + draw(st.integers(0, 6)),

@@ -10,7 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from arm_models import MICRO, MICRO_GEMMA3_VL, MICRO_QWEN3, MICRO_QWEN25_VL, vision_of
+from arm_models import (
+    MICRO,
+    MICRO_BOTH_WAYS,
+    MICRO_GEMMA3_VL,
+    MICRO_QWEN3,
+    MICRO_QWEN25_VL,
+    vision_of,
+)
 from arm_reference import reference_of
 from arm_workloads import Arrivals, check_finished, image_of, outputs, text_ids, wrong_requests
 
@@ -157,7 +164,7 @@ def num_cached(engine: Engine) -> int:
 
 
 @pytest.mark.parametrize("config", [BASE, CHUNKED], ids=["whole", "chunked"])
-@pytest.mark.parametrize("model", MICRO, ids=lambda model: model.name)
+@pytest.mark.parametrize("model", (*MICRO, MICRO_BOTH_WAYS), ids=lambda model: model.name)
 def test_cached_beginnings_change_no_token_under_any_right_arm(
     model: ModelSpec, config: RunnerConfig, devices: Any
 ) -> None:
@@ -173,7 +180,7 @@ def test_cached_beginnings_change_no_token_under_any_right_arm(
 
 
 @pytest.mark.parametrize("kind", ["inline", "lazy"])
-@pytest.mark.parametrize("model", MICRO, ids=lambda model: model.name)
+@pytest.mark.parametrize("model", (*MICRO, MICRO_BOTH_WAYS), ids=lambda model: model.name)
 def test_requests_that_all_come_at_once_share_the_blocks_of_the_step_they_are_in(
     model: ModelSpec, kind: str, devices: Any
 ) -> None:
@@ -192,7 +199,9 @@ def test_requests_that_all_come_at_once_share_the_blocks_of_the_step_they_are_in
 @pytest.mark.parametrize(
     "arm_name", ["sync-ids", "ids", "gated", "refresh", "async-rows", "fused", "resident"]
 )
-@pytest.mark.parametrize("model", [MICRO_GEMMA3_VL, MICRO_QWEN25_VL], ids=lambda model: model.name)
+@pytest.mark.parametrize(
+    "model", [MICRO_GEMMA3_VL, MICRO_QWEN25_VL, MICRO_BOTH_WAYS], ids=lambda model: model.name
+)
 def test_preempted_requests_come_back_to_their_blocks_with_the_right_tokens(
     model: ModelSpec, arm_name: str, devices: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

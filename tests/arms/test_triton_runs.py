@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from arm_models import MICRO, MICRO_GEMMA3_VL, MICRO_QWEN3, MICRO_QWEN25_VL
+from arm_models import MICRO, MICRO_BOTH_WAYS, MICRO_GEMMA3_VL, MICRO_QWEN3, MICRO_QWEN25_VL
 from arm_sampling import CONFIG, mixed_case, sampled_requests
 from arm_workloads import Arrivals, outputs
 
@@ -39,7 +39,7 @@ def serve(model: ModelSpec, device: Device, arm: str, sync_check: Any = "off", d
     return engine
 
 
-@pytest.mark.parametrize("model", MICRO, ids=lambda model: model.name)
+@pytest.mark.parametrize("model", (*MICRO, MICRO_BOTH_WAYS), ids=lambda model: model.name)
 def test_the_tokens_are_those_of_the_reference(model: ModelSpec, devices: Any) -> None:
     """Prompts, chunks and decodes, sliding windows too; both models' one and many KV heads."""
     arm = "fused" if model.is_multimodal else "ids"
@@ -172,6 +172,23 @@ def test_varlen_on_a_gpu_needs_16_bits_and_large_blocks(
     config = replace(CONFIG, block_size=block_size)
     told = attention_choice.why_not("varlen", config, MICRO_QWEN3, dtype, torch.device("cuda"))
     assert told is None if reason is None else reason in (told or "")
+
+
+def test_varlen_has_no_mask_for_images_that_attend_in_both_directions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(attention_choice, "varlen_is_paged", lambda: True)
+    gpu, config = torch.device("cuda"), replace(CONFIG, block_size=256)
+    told = attention_choice.why_not("varlen", config, MICRO_BOTH_WAYS, torch.bfloat16, gpu)
+    assert told is not None and "no mask for images of micro-gemma3-vl-both-ways" in told
+    assert "(image_attention)" in told
+    assert attention_choice.why_not("varlen", config, MICRO_GEMMA3_VL, torch.bfloat16, gpu) is None
+    assert attention_choice.choose_attention(config, MICRO_BOTH_WAYS, torch.bfloat16, gpu).name == "triton"
+    monkeypatch.setattr(attention_choice.importlib.util, "find_spec", lambda _name: None)
+    assert attention_choice.choose_attention(config, MICRO_BOTH_WAYS, torch.bfloat16, gpu).name == "sdpa"
+    with pytest.raises(RunnerError, match=r"runner\.attention is 'varlen', but it has no mask for images"):
+        forced = replace(config, attention="varlen")
+        attention_choice.choose_attention(forced, MICRO_BOTH_WAYS, torch.bfloat16, gpu)
 
 
 def test_a_torch_without_a_block_table_has_no_varlen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ With float32 the same runs in Triton's interpreter, so that the tests themselves
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -106,6 +107,21 @@ def test_torchs_varlen_attention_is_that_of_sdpa(
         step.attend(SdpaAttention(), window).float(),
     )
     torch.testing.assert_close(ours, wanted, rtol=0, atol=TOLERANCE[dtype] * float(wanted.abs().max()))
+
+
+@pytest.mark.parametrize(("kind", "dtype"), PLACES)
+@pytest.mark.parametrize("window", [None, 40])
+def test_our_attention_over_images_is_that_of_sdpa(kind: str, dtype: Any, window: int | None) -> None:
+    """Rows 5 to 64 of the first chunk, and all but two of the second, attend in both directions."""
+    for model in shapes(kind)[: None if kind == "cuda" else 1]:
+        step = Step(model, ROWS["chunks"], dtype, "cuda" if kind == "cuda" else "cpu", size=16)
+        ends = torch.cat([first + torch.arange(1, count + 1) for first, count in ROWS["chunks"]])
+        ends[5:65], ends[71:169] = 65, 33 + 99
+        step.geometry = replace(step.geometry, key_ends=ends.to(step.query.device))
+        ours = step.attend(TritonAttention(), window).float()
+        wanted = step.attend(SdpaAttention(), window).float()
+        largest = float(wanted.abs().max())
+        torch.testing.assert_close(ours, wanted, rtol=0, atol=TOLERANCE[dtype] * largest, msg=model.name)
 
 
 @pytest.mark.parametrize(("kind", "dtype"), PLACES)

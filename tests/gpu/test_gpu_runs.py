@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from arm_models import MICRO_GEMMA3_VL, MICRO_QWEN3, MICRO_QWEN25_VL
+from arm_models import MICRO_BOTH_WAYS, MICRO_GEMMA3_VL, MICRO_QWEN3, MICRO_QWEN25_VL
 from arm_sampling import CONFIG, mixed_case, sampled_requests
 from arm_workloads import Arrivals, check_finished, outputs, serve, wrong_requests
 from gpu_devices import GRAPHS, KINDS, ON_GPU, opened, program_of
@@ -41,7 +41,9 @@ def _rows(model: ModelSpec) -> list[Row]:
 
 @pytest.mark.parametrize("graphs", GRAPHS)
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("model", [MICRO_GEMMA3_VL, MICRO_QWEN25_VL, MICRO_QWEN3], ids=lambda m: m.name)
+@pytest.mark.parametrize(
+    "model", [MICRO_GEMMA3_VL, MICRO_QWEN25_VL, MICRO_QWEN3, MICRO_BOTH_WAYS], ids=lambda m: m.name
+)
 def test_every_right_arm_has_only_right_tokens(kind: str, model: ModelSpec, graphs: bool) -> None:
     for row in _rows(model)[: 1 if kind != "cuda" else None]:
         case = case_of(model, row)

@@ -20,6 +20,7 @@ VISION: VisionSpec = TINY_GEMMA3_VL.vision
 # The same rules of images on a scale that planning tests can enumerate: 2x2 pixels, three rows an image.
 SMALL_VISION = replace(VISION, image_height=2, image_width=2, grid_height=1, grid_width=3)
 SMALL_VL = replace(TINY_GEMMA3_VL, name="small-vl", vision=SMALL_VISION)
+BOTH_WAYS_VL = replace(SMALL_VL, name="both-ways-vl", hidden_size=2, image_attention="bidirectional")
 
 
 def vision_of(model: ModelSpec) -> VisionSpec:

@@ -21,10 +21,16 @@ def plain_token(request_id: str, index: int) -> int:
 
 
 def check_splices(plan: StepPlan, requests: Mapping[str, RequestState], content: Mapping[int, str]) -> None:
-    """Each placeholder that a row computes gets the right row of the right image, once.
+    """Each placeholder that a row computes gets the right row of the right image, once; none is cut that is
+    to be whole.
 
     `content`: the key of the image in each encoder slot.
     """
+    for row in plan.rows:
+        for end in (row.first, row.first + row.num_tokens):
+            spans = [span for span in requests[row.request_id].spans if span.is_whole]
+            inside = [span for span in spans if span.first < end < span.end]
+            assert not inside, f"{row.request_id}: a step begins or ends at {end}, inside {inside}"
     got = [
         (splice.request_id, splice.row_first + i, content[splice.slot], splice.item_first + i)
         for splice in plan.splices

@@ -12,7 +12,9 @@ import pytest
 import torch
 from fabrication import together
 from transformers import (
+    Gemma3Config,
     Gemma3ForCausalLM,
+    Gemma3ForConditionalGeneration,
     Gemma3TextConfig,
     GPT2Config,
     LlamaConfig,
@@ -25,12 +27,12 @@ from transformers import (
 
 from runner.checkpoints import checkpoint_spec
 from runner.config import RunnerConfig
-from runner.core import Prompt, Request, RunnerError, SamplingParams
+from runner.core import Image, Prompt, Request, RunnerError, SamplingParams
 from runner.device.base import open_device
 from runner.engine import Engine
 from runner.gguf import _save, convert_gguf
 from runner.inputs.arms import ARMS
-from runner.models import TINY_QWEN25_VL
+from runner.models import TINY_GEMMA3_VL, TINY_QWEN25_VL, with_image_attention
 from runner.weights import build_model
 
 TEXT = {
@@ -62,10 +64,13 @@ def of_family(family: str) -> Any:
         return Gemma3ForCausalLM(
             Gemma3TextConfig(**text, query_pre_attn_scalar=32, tie_word_embeddings=False)
         )
+    if family == "gemma3":
+        given: Any = {**TINY_GEMMA3_VL.hf_config, "mm_tokens_per_image": 4}
+        return Gemma3ForConditionalGeneration(Gemma3Config(**given))
     return Qwen2_5_VLForConditionalGeneration(Qwen2_5_VLConfig(**TINY_QWEN25_VL.hf_config))
 
 
-FAMILIES = ["llama", "qwen3", "gemma3-text", "qwen2.5-vl"]
+FAMILIES = ["llama", "qwen3", "gemma3-text", "gemma3", "qwen2.5-vl"]
 
 
 @pytest.fixture(scope="module")
@@ -140,6 +145,90 @@ def test_what_the_spec_says_is_what_the_checkpoint_holds(checkpoints: dict[str, 
         assert len(text.layers) == spec.num_layers
     assert checkpoint_spec(checkpoints["gemma3-text"]).sliding_window == 8
     assert checkpoint_spec(checkpoints["qwen2.5-vl"]).rope == "mrope"
+    attends = {family: checkpoint_spec(folder).image_attention for family, folder in checkpoints.items()}
+    assert attends == {**dict.fromkeys(FAMILIES, "causal"), "gemma3": "bidirectional"}
+
+
+def greedy_with_images(model: Any, prompt: Prompt, image_id: int) -> list[int]:
+    """By transformers alone, ids, pixels and token types in, one whole forward for each token."""
+    pixels = torch.stack(
+        [torch.frombuffer(bytearray(one.data), dtype=torch.uint8).reshape(one.shape) for one in prompt.images]
+    )
+    given = (pixels.permute(0, 3, 1, 2) / 255 - 0.5) / 0.5
+    ids = list(prompt.token_ids)
+    with torch.inference_mode():
+        for _ in range(OUTPUT_TOKENS):
+            tokens = torch.tensor([ids])
+            types = (tokens == image_id).long()
+            logits = model(input_ids=tokens, pixel_values=given, token_type_ids=types).logits
+            ids.append(int(logits[0, -1].argmax()))
+    return ids[len(prompt) :]
+
+
+def test_a_gemma_3_checkpoints_tokens_with_images_are_those_of_transformers(
+    checkpoints: dict[str, Path],
+) -> None:
+    spec = checkpoint_spec(checkpoints["gemma3"])
+    assert spec.vision is not None and spec.vision.rows_per_image == 4 and spec.eos_token_id == 1
+    assert {4093, 4094, 4095, 0, 1, 2} <= spec.reserved_ids
+    draw = torch.Generator().manual_seed(4)
+    images = [
+        Image(
+            bytes(torch.randint(256, spec.vision.image_shape, generator=draw).flatten().tolist()),
+            spec.vision.image_shape,
+        )
+        for _ in range(3)
+    ]
+    text = torch.randint(3, 4000, (9,), generator=draw).tolist()
+    one = spec.vision.placeholder_ids()
+    prompts = [
+        Prompt((*text[:3], *one, *text[3:]), (images[0],)),
+        Prompt((*one, *text, *one), (images[1], images[2])),
+        Prompt((*one, *text[:2]), (images[2],)),
+    ]
+    reference = Gemma3ForConditionalGeneration.from_pretrained(checkpoints["gemma3"]).eval()
+    wanted = {
+        f"r{index}": greedy_with_images(reference, prompt, spec.vision.image_token_id)
+        for index, prompt in enumerate(prompts)
+    }
+    sampling = SamplingParams(max_tokens=OUTPUT_TOKENS, ignore_eos=True)
+    asked = [Request(f"r{index}", prompt, sampling) for index, prompt in enumerate(prompts)]
+    for attention in ("bidirectional", "causal"):
+        attending = with_image_attention(spec, attention)  # type: ignore[arg-type]
+        with open_device("inline", attending, CONFIG) as device:
+            for arm in ("refresh", "fused"):
+                engine = Engine(attending, CONFIG, device, ARMS[arm])
+                engine.run(together(asked))
+                found = {name: list(state.output_ids) for name, state in engine.requests.items()}
+                assert (found == wanted) == (attention == "bidirectional"), (attention, arm)
+
+
+@pytest.mark.parametrize(("rows", "reason"), [(100, "8 x 8 patches; set it to 64 at most"), (0, "is 0, and")])
+def test_more_rows_an_image_than_it_has_patches_are_refused(
+    rows: int, reason: str, tmp_path: Path, checkpoints: dict[str, Path]
+) -> None:
+    folder = copied(checkpoints["gemma3"], tmp_path, mm_tokens_per_image=rows)
+    with pytest.raises(RunnerError, match=rf"config\.json: mm_tokens_per_image .*{reason}"):
+        checkpoint_spec(folder)
+
+
+@pytest.mark.parametrize(("wanted", "rows"), [(4, 4), (9, 16), (16, 16), (64, 64)])
+def test_the_rows_of_an_image_are_those_the_projector_makes(
+    wanted: int, rows: int, tmp_path: Path, checkpoints: dict[str, Path]
+) -> None:
+    folder = copied(checkpoints["gemma3"], tmp_path, mm_tokens_per_image=wanted)
+    spec = checkpoint_spec(folder)
+    assert spec.vision is not None and spec.vision.rows_per_image == rows
+    pixels = torch.zeros(1, 3, spec.vision.image_height, spec.vision.image_width)
+    with torch.inference_mode():
+        assert build_model(spec).model.get_image_features(pixels).pooler_output.shape[1] == rows
+
+
+def test_the_end_of_sequence_of_the_whole_model_counts_first(
+    tmp_path: Path, checkpoints: dict[str, Path]
+) -> None:
+    folder = copied(checkpoints["gemma3"], tmp_path, eos_token_id=[106, 1])
+    assert checkpoint_spec(folder).eos_token_id == 106
 
 
 def copied(folder: Path, tmp_path: Path, **changes: object) -> Path:
@@ -167,11 +256,10 @@ def test_a_damaged_config_is_one_line(text: str, tmp_path: Path) -> None:
 
 def test_a_model_we_do_not_run_is_refused_by_name(tmp_path: Path, checkpoints: dict[str, Path]) -> None:
     GPT2Config().save_pretrained(tmp_path / "gpt2")
-    with pytest.raises(RunnerError, match=r"model_type 'gpt2' is no model.*it runs gemma3_text, llama"):
+    with pytest.raises(
+        RunnerError, match=r"model_type 'gpt2' is no model.*it runs gemma3, gemma3_text, llama"
+    ):
         checkpoint_spec(tmp_path / "gpt2")
-    folder = copied(checkpoints["llama"], tmp_path, model_type="gemma3")
-    with pytest.raises(RunnerError, match="'gemma3': image rows of this model attend in both directions"):
-        checkpoint_spec(folder)
 
 
 def test_a_config_without_an_end_of_sequence_is_refused(tmp_path: Path, checkpoints: dict[str, Path]) -> None:

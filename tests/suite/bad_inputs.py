@@ -898,6 +898,35 @@ _FEATURES = (
         "one image of tiny-gemma3-vl has 16 rows",
         "raise it",
     ),
+    _set(
+        "another way for images to attend",
+        "image_attention=both",
+        "image_attention is 'both'",
+        "causal, bidirectional",
+    ),
+    BadInput(
+        "a text model without images to attend",
+        {"scenario.yaml": GOOD},
+        ("image_attention is 'bidirectional'", "tiny-qwen3 takes no images; remove it"),
+        ("model=tiny-qwen3", "traffic.multimodal_ratio=0", "image_attention=bidirectional"),
+    ),
+    BadInput(
+        "a model whose images attend causally only",
+        {"scenario.yaml": GOOD},
+        ("image_attention is 'bidirectional'", "tiny-qwen2.5-vl is none whose images attend", "remove it"),
+        ("model=tiny-qwen2.5-vl", "image_attention=bidirectional"),
+    ),
+    BadInput(
+        "an image that no step holds whole",
+        {"scenario.yaml": GOOD},
+        (
+            "--set runner.max_num_batched_tokens=15",
+            "runner.max_num_batched_tokens is 15",
+            "one image of tiny-gemma3-vl has 16 rows",
+            "raise it, or set image_attention: causal",
+        ),
+        ("image_attention=bidirectional", "runner.max_num_seqs=8", "runner.max_num_batched_tokens=15"),
+    ),
     _added(
         "sweep into an encoder budget below an image",
         "sweep:\n  runner.max_encoder_tokens_per_step:\n    - 16\n    - 8\n",

@@ -11,6 +11,7 @@ import pandas as pd
 
 from runner.config import RunnerConfig
 from runner.measure import StepRecord
+from runner.models import ImageAttention
 from suite.metrics import DEFINITIONS, run_metrics
 from suite.record import Failure, LogprobVerdict, RequestRecord, RunRecord, Status, TokenVerdict
 
@@ -162,6 +163,7 @@ def run_record(
     is_control: bool = False,
     scheduling: Literal["sync", "async"] | None = None,
     scheduling_reason: str | None = None,
+    image_attention: ImageAttention | None = None,
 ) -> RunRecord:
     is_completed = status is Status.COMPLETED
     metrics = run_metrics(requests, (), duration_s) if is_completed else {}
@@ -191,6 +193,7 @@ def run_record(
         is_control=is_control,
         scheduling=scheduling,
         scheduling_reason=scheduling_reason,
+        image_attention=image_attention,
     )
 
 

@@ -16,7 +16,7 @@ from runner.device.host import HostDevice
 from runner.engine import Engine
 from runner.inputs.arms import ARMS
 from runner.kernels import program
-from runner.models import MODELS, ModelSpec
+from runner.models import MODELS, ImageAttention, ModelSpec, with_image_attention
 from suite.command_costs import MODEL_OPERATIONS, PASSES, pass_of, scaled_pass, step_costs
 from suite.scenario import Case, expand, load_scenario
 from suite.supplied import embedding_lookup
@@ -100,30 +100,38 @@ class _CountingDevice(HostDevice):
             self.seen.append((command, is_derived, operations))
 
 
-_SETUPS = (("tiny-gemma3-vl", 0), ("tiny-gemma3-vl", 2), ("tiny-qwen2.5-vl", 2), ("tiny-qwen3", 0))
+Setup = tuple[str, int, ImageAttention]
+_SETUPS: tuple[Setup, ...] = (
+    ("tiny-gemma3-vl", 0, "causal"),
+    ("tiny-gemma3-vl", 2, "causal"),
+    ("tiny-gemma3-vl", 0, "bidirectional"),
+    ("tiny-qwen2.5-vl", 2, "causal"),
+    ("tiny-qwen3", 0, "causal"),
+)
 
 
-@pytest.fixture(params=_SETUPS, ids=lambda setup: f"{setup[0]}-{setup[1]}-drafts", scope="module")
-def setup(request: pytest.FixtureRequest) -> tuple[str, int]:
-    """A model, and how many drafts are proposed."""
-    found: tuple[str, int] = request.param
+@pytest.fixture(params=_SETUPS, ids=lambda setup: f"{setup[0]}-{setup[1]}-drafts-{setup[2]}", scope="module")
+def setup(request: pytest.FixtureRequest) -> Setup:
+    """A model, how many drafts are proposed, and how its images attend."""
+    found: Setup = request.param
     return found
 
 
 @pytest.fixture(scope="module")
-def model(setup: tuple[str, int]) -> ModelSpec:
-    return MODELS[setup[0]]
+def model(setup: Setup) -> ModelSpec:
+    return with_image_attention(MODELS[setup[0]], setup[2])
 
 
 @pytest.fixture(scope="module")
 def counted(
-    setup: tuple[str, int], model: ModelSpec, tmp_path_factory: pytest.TempPathFactory
+    setup: Setup, model: ModelSpec, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Case, _CountingDevice]]:
     """A device that has served a small mix under every preset."""
     path = tmp_path_factory.mktemp("costs") / "scenario.yaml"
     path.write_text(GOOD)
     options = (
         f"model={model.name}",
+        f"image_attention={setup[2]}",
         "runner={max_num_seqs: 4, max_num_batched_tokens: 32, max_model_len: 128, num_blocks: 64, "
         f"num_speculative_tokens: {setup[1]}}}",
         "traffic.num_requests=6",
@@ -149,7 +157,7 @@ def counted(
 
 
 def test_every_pass_launches_what_the_table_says_and_moves_its_rows_as_often(
-    setup: tuple[str, int], model: ModelSpec, counted: tuple[Case, _CountingDevice]
+    setup: Setup, model: ModelSpec, counted: tuple[Case, _CountingDevice]
 ) -> None:
     _, device = counted
     met: Counter[tuple[str, str]] = Counter()
@@ -180,12 +188,15 @@ def test_copies_and_positions_launch_what_the_table_says(counted: tuple[Case, _C
     case, device = counted
     seen = iter(device.seen)
     buffers = buffer_table(case.runner_config, case.model_spec)
+    met = set()
     for commands in device.lists:
         for command, cost in zip(commands, step_costs(commands, case.model_spec, buffers), strict=True):
             same, _, operations = next(seen)
             assert same is command
+            met |= {command.num_images} if isinstance(command, Positions) else set()
             if cost.launches is not None:
                 assert operations.launches == cost.launches, f"{command}"
+    assert len(met) > 1 if case.model_spec.attends_both_ways else met == {0}
 
 
 def test_what_the_model_computes_is_left_to_it_and_drafts_are_an_id_read_and_written() -> None:

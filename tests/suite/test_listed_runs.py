@@ -249,6 +249,10 @@ def test_the_list_of_a_list_is_the_same_list(tmp_path: Path) -> None:
             "model is 'tiny-qwen2.5-vl'; run-gated was run with tiny-gemma3-vl",
         ),
         (
+            {"model: tiny-gemma3-vl": "model: tiny-gemma3-vl\nimage_attention: bidirectional"},
+            "image_attention is 'bidirectional'; run-gated ran with causal: set it to causal",
+        ),
+        (
             {"run: run-gated}": "run: run-gated}\n  sampling: {temperature: 1}"},
             "recorded steps have the requests of",
         ),

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from runner.models import TINY_GEMMA3_VL
+from runner.weights import build_model
 from suite import model_source
 from suite.errors import SuiteError
 from suite.plan import Options, make_plan
@@ -76,6 +80,51 @@ def test_a_checkpoint_beside_the_scenario_is_run_and_its_tokens_are_right(tmp_pa
     (record,) = [reply.record for reply in replies if isinstance(reply, Finished)]
     assert record.status is Status.COMPLETED, record.failure
     assert record.tokens is not None and record.tokens.is_right and record.tokens.num_checked == 24
+
+
+GEMMA3_SCENARIO = """\
+name: images
+model: {path: mine}
+runner: {max_num_seqs: 3, max_num_batched_tokens: 7, max_model_len: 64, num_blocks: 32, prefix_caching: true}
+traffic:
+  {num_requests: 4, prompt_tokens: 9, output_tokens: 6, embeds_ratio: 0.5, multimodal_ratio: 0.75,
+   images_per_request: {uniform: [1, 2]}, embeds_kind: {spliced: 0.5}}
+arms: [refresh]
+"""
+
+
+@pytest.mark.parametrize("attention", ["bidirectional", "causal"])
+def test_a_gemma_3_checkpoints_images_attend_as_trained_or_as_the_scenario_says(
+    attention: str, tmp_path: Path
+) -> None:
+    save_gemma3(tmp_path / "mine")
+    path = tmp_path / "scenario.yaml"
+    text = GEMMA3_SCENARIO if attention == "bidirectional" else f"{GEMMA3_SCENARIO}image_attention: causal\n"
+    path.write_text(text, encoding="utf-8")
+    (planned,) = make_plan([path], Options(device="inline")).cases
+    opening = OpenCase(
+        case=pack_case(planned.case),
+        seed=planned.seed,
+        device="inline",
+        workload_hash=planned.workload_hash,
+        folder=None,
+        is_timed=False,
+    )
+    commands = iter([RunArm(run_id="a", arm="refresh", round=0, is_warmup=False), Close()])
+    replies: list[object] = []
+    serve(opening, lambda: next(commands), replies.append)
+    (record,) = [reply.record for reply in replies if isinstance(reply, Finished)]
+    assert record.status is Status.COMPLETED, record.failure
+    assert record.image_attention == attention
+    assert record.tokens is not None and record.tokens.is_right and record.tokens.num_checked == 24
+
+
+def save_gemma3(folder: Path) -> None:
+    """Of the tiny preset's weights, with images of four rows."""
+    config: dict[str, Any] = {**TINY_GEMMA3_VL.hf_config, "mm_tokens_per_image": 4}
+    assert TINY_GEMMA3_VL.vision is not None
+    vision = replace(TINY_GEMMA3_VL.vision, grid_height=2, grid_width=2)
+    build_model(replace(TINY_GEMMA3_VL, vision=vision, hf_config=config)).save_pretrained(folder)
 
 
 def test_the_resolved_scenario_reads_back_the_same(tmp_path: Path) -> None:

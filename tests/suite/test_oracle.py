@@ -187,6 +187,32 @@ def test_image_rows_attending_both_ways_are_found() -> None:
     is_image = torch.tensor([[int(token == VISION.image_token_id) for token in prompt.token_ids]])
     output = generate(model_of("tiny-gemma3-vl"), prompt, token_type_ids=is_image)
     assert oracle_of("tiny-gemma3-vl").check(request(prompt), output).num_wrong >= 1
+    assert both_ways().check(request(prompt), output) == Check(num_right=NUM_OUTPUT)
+
+
+@cache
+def both_ways() -> Oracle:
+    return Oracle(dataclasses.replace(TINY_GEMMA3_VL, image_attention="bidirectional"), num_threads=1)
+
+
+def test_image_rows_attending_causally_are_found_where_they_should_not() -> None:
+    prompt = image_prompt(1, 2)
+    output = generate(model_of("tiny-gemma3-vl"), prompt)
+    assert both_ways().check(request(prompt), output).num_wrong >= 1
+    text = Prompt(text_ids(TINY_GEMMA3_VL, LONG, seed=1))
+    plain = generate(model_of("tiny-gemma3-vl"), text)
+    assert both_ways().check(request(text), plain) == Check(num_right=NUM_OUTPUT)
+
+
+def test_one_block_of_two_images_is_found_where_they_are_two() -> None:
+    """Rows of one image may not see those of the next."""
+    prompt = image_prompt(1, 2)
+    first = prompt.token_ids.index(VISION.image_token_id)
+    last = len(prompt.token_ids) - prompt.token_ids[::-1].index(VISION.image_token_id)
+    joined = torch.zeros(1, len(prompt.token_ids), dtype=torch.int64)
+    joined[0, first:last] = 1
+    output = generate(model_of("tiny-gemma3-vl"), prompt, token_type_ids=joined)
+    assert both_ways().check(request(prompt), output).num_wrong >= 1
 
 
 @pytest.mark.parametrize("window", [31, 33, 4096])

@@ -12,6 +12,7 @@ from suite.record import Status
 from suite.report import tables
 from suite.report.answer import points
 from suite.report.data import ReportData, Series, from_loaded
+from suite.report.scenario_panels import believe
 from suite.report.tables import Cell, Table
 from suite.report.wording import number, quantity
 
@@ -65,6 +66,22 @@ def test_the_verdict_shows_the_median_over_measured_rounds_exactly() -> None:
         (cell,) = column(table, heading)
         assert cell.lines[0].exact == statistics.median(value for value in values if value is not None)
         assert "n = 4 rounds" in words(cell)
+
+
+def test_how_image_rows_attend_is_told_for_each_case_and_is_no_guess() -> None:
+    loaded = fabricate.loaded(num_rounds=1)
+    (scenario,) = from_loaded(loaded).scenarios
+    table = tables.image_attention(scenario)
+    assert table.rows == () and table.reason.startswith("n/a: a text model, or a folder from before")
+    for case, kind in (("one", "causal"), ("two", "bidirectional")):
+        loaded.runs.append(fabricate.run_record(case, case=case, image_attention=kind))
+    (scenario,) = from_loaded(loaded).scenarios
+    table = tables.image_attention(scenario)
+    assert [(words(case).strip(), words(told).partition(":")[0]) for case, told in table.rows] == [
+        ("one", "causal"),
+        ("two", "bidirectional"),
+    ]
+    assert table in believe(scenario).tables
 
 
 def test_warm_up_and_failed_runs_enter_no_figure() -> None:

@@ -165,6 +165,25 @@ def test_cases_that_differ_in_the_fence_are_named_by_it_and_the_later_one_has_a_
         _load(tmp_path, GOOD, "runner.fence=output")
 
 
+def test_how_images_attend_is_another_case_and_the_models_own_way_is_not(tmp_path: Path) -> None:
+    (plain,) = expand(_load(tmp_path, GOOD))
+    (causal,) = expand(_load(tmp_path, GOOD, "image_attention=causal"))
+    (both_ways,) = expand(_load(tmp_path, GOOD, "image_attention=bidirectional"))
+    assert plain.case_id == causal.case_id != both_ways.case_id
+    assert (plain.model_spec.image_attention, both_ways.model_spec.image_attention) == (
+        "causal",
+        "bidirectional",
+    )
+    text = GOOD + "sweep: {image_attention: [causal, bidirectional]}\n"
+    assert [case.label for case in expand(_load(tmp_path, text))] == [
+        "image_attention=causal",
+        "image_attention=bidirectional",
+    ]
+    small = ("runner.max_num_seqs=8", "runner.max_num_batched_tokens=15")
+    _load(tmp_path, GOOD, *small)
+    _load(tmp_path, GOOD, "image_attention=bidirectional", small[0], "runner.max_num_batched_tokens=16")
+
+
 def test_the_case_id_of_a_replay_follows_the_trace_and_not_its_path(tmp_path: Path) -> None:
     ids = []
     for name, trace in (("a", AZURE), ("b", AZURE), ("c", AZURE.replace("949", "948"))):

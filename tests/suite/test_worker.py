@@ -411,6 +411,14 @@ def test_whether_prompts_were_meant_to_begin_alike_is_recorded_and_hits_without_
     assert finished(run())[0].record.begins_alike is False
 
 
+def test_how_the_images_of_a_model_attend_is_recorded(run, tmp_path):
+    assert finished(run())[0].record.image_attention is None
+    images = made(tmp_path, "model=tiny-gemma3-vl")
+    assert finished(run(of=images))[0].record.image_attention == "causal"
+    both_ways = made(tmp_path, "model=tiny-gemma3-vl", "image_attention=bidirectional")
+    assert finished(run(of=both_ways))[0].record.image_attention == "bidirectional"
+
+
 def test_what_the_cores_did_meanwhile_is_recorded_and_of_a_gpu_nothing_where_there_is_none(run):
     record = finished(run())[0].record
     assert record.cpu.wall_s > 0 and record.cpu.num_cores >= 1 and record.gpu is None

@@ -29,10 +29,16 @@ class Row:
 
     first: int
     count: int
+    images: tuple[tuple[int, int], ...] = ()  # [first, end) among the new positions, in order
 
     @property
     def end(self) -> int:
         return self.first + self.count
+
+    def key_end(self, number: int) -> int:
+        """Behind the last position that its new position of that number sees."""
+        ends = (end for first, end in self.images if first <= number < end)
+        return self.first + next(ends, number + 1)
 
 
 class Batch:
@@ -82,7 +88,13 @@ class Batch:
             block_table=torch.tensor(table),
             slot_mapping=torch.tensor([self.place(i, p) for i, p in new]),
             rope_positions=torch.tensor([[p for _, p in new]]),
+            key_ends=self.key_ends(),
         )
+
+    def key_ends(self) -> torch.Tensor | None:
+        if not any(row.images for row in self.rows):
+            return None
+        return torch.tensor([row.key_end(number) for row in self.rows for number in range(row.count)])
 
     def limits(self) -> StepLimits:
         counts = [row.count for row in self.rows]
@@ -111,8 +123,8 @@ class Batch:
             for i in range(row.count):
                 position = row.first + i
                 oldest = 0 if window is None else max(0, position - window + 1)
-                keys = self.keys[index][oldest : position + 1]
-                values = self.values[index][oldest : position + 1]
+                keys = self.keys[index][oldest : row.key_end(i)]
+                values = self.values[index][oldest : row.key_end(i)]
                 outputs.append(_attend(self.queries[index][i], keys, values))
         return torch.stack(outputs)
 
@@ -166,10 +178,35 @@ def test_many_decodes_of_equal_length(window: int | None) -> None:
     assert_equal(Batch([Row(20, 1)] * 12, 4, 2, seed=5), window)
 
 
+@pytest.mark.parametrize("window", WINDOWS)
+def test_rows_of_an_image_see_all_of_it_and_no_more(window: int | None) -> None:
+    """Images at either end of a chunk, behind others, beside a decode and a chunk without any."""
+    rows = [Row(9, 9, ((0, 4), (5, 9))), Row(30, 1), Row(8, 5), Row(0, 7, ((2, 6),)), Row(7, 12, ((1, 11),))]
+    assert_equal(Batch(rows, 4, 2, seed=8), window)
+
+
+def test_an_image_attended_to_causally_is_noticed() -> None:
+    batch = Batch([Row(3, 9, ((2, 7),))], 4, 2, seed=9)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Batch, "key_ends", lambda self: None)
+        with pytest.raises(AssertionError, match="not close"):
+            assert_equal(batch, None)
+
+
+@st.composite
+def with_images(draw: st.DrawFn) -> Row:
+    first, count = draw(st.integers(0, 20)), draw(st.integers(1, 16))
+    cuts = sorted(draw(st.sets(st.integers(0, count), max_size=6)))
+    images = tuple(zip(cuts[::2], cuts[1::2], strict=False))
+    return Row(first, count, images)
+
+
 @st.composite
 def batches(draw: st.DrawFn, max_rows: int = 6) -> Batch:
     row = st.one_of(
-        st.builds(Row, st.integers(0, 40), st.just(1)), st.builds(Row, st.integers(0, 20), st.integers(1, 12))
+        st.builds(Row, st.integers(0, 40), st.just(1)),
+        st.builds(Row, st.integers(0, 20), st.integers(1, 12)),
+        with_images(),
     )
     return Batch(
         rows=draw(st.lists(row, min_size=1, max_size=max_rows)),

@@ -40,6 +40,13 @@ class Case:
     window: int | None
     spare_context: int  # the host's guess is so much too long
     seed: int
+    images: tuple[tuple[tuple[int, int], ...], ...] = ()  # of each row, [first, end) among its new tokens
+
+    def key_end(self, row: int, number: int) -> int:
+        """Behind the last position that a row's new token of that number sees."""
+        images = self.images[row] if self.images else ()
+        ends = (end for first, end in images if first <= number < end)
+        return self.rows[row][0] + next(ends, number + 1)
 
 
 CASES = st.builds(
@@ -107,9 +114,15 @@ class Step:
         counts = [count for _, count in self.case.rows]
         limits = StepLimits(max(counts), int(self.ends.max()) + self.case.spare_context, counts.count(1))
         none = torch.empty(0, dtype=torch.int64)
-        geometry = StepGeometry(self.starts, self.first, self.ends, self.table, none, none)
+        geometry = StepGeometry(self.starts, self.first, self.ends, self.table, none, none, self.key_ends)
         step = TritonAttention().begin(geometry, self.cache, limits)
         return step.attend(0, self.query, self.scaling, self.case.window)
+
+    @property
+    def key_ends(self) -> torch.Tensor | None:
+        rows = self.case.rows
+        ends = [self.case.key_end(row, n) for row, (_, count) in enumerate(rows) for n in range(count)]
+        return torch.tensor(ends) if self.case.images else None
 
     @property
     def scaling(self) -> float:
@@ -124,7 +137,8 @@ class Step:
             values = self.values[row, :end].repeat_interleave(self.case.group, dim=1)
             scores = torch.einsum("qhd,khd->hqk", self.query[start : start + count], keys) * self.scaling
             behind = torch.arange(first, end)[:, None] - torch.arange(end)[None, :]
-            is_seen = behind >= 0
+            key_ends = torch.tensor([self.case.key_end(row, number) for number in range(count)])
+            is_seen = torch.arange(end)[None, :] < key_ends[:, None]
             if self.case.window is not None:
                 is_seen &= behind < self.case.window
             weights = scores.masked_fill(~is_seen, -math.inf).softmax(dim=-1)
@@ -156,6 +170,36 @@ def test_any_step_with_its_contexts_cut_into_parts_equals_dense_attention(case: 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(triton_attention, "_MIN_POSITIONS_A_SPLIT", 8)
         assert_dense(case)
+
+
+@st.composite
+def with_images(draw: st.DrawFn) -> Case:
+    """Images anywhere among new tokens, also over the tiles that queries are cut into."""
+    case = draw(CASES)
+    images = []
+    for _, count in case.rows:
+        cuts = sorted(draw(st.sets(st.integers(0, count), max_size=6))) if count > 1 else []
+        images.append(tuple(zip(cuts[::2], cuts[1::2], strict=False)))
+    return replace(case, images=tuple(images))
+
+
+@settings(max_examples=25)
+@given(case=with_images())
+def test_images_that_attend_in_both_directions_equal_dense_attention(case: Case) -> None:
+    assert_dense(case)
+
+
+@pytest.mark.parametrize("window", [None, 1, 5, 40])
+def test_an_image_longer_than_a_tile_of_queries_sees_all_of_itself(window: int | None) -> None:
+    rows, images = ((3, 90), (40, 1), (7, 35)), (((2, 88),), (), ((0, 35),))
+    assert_dense(Case(rows, 2, 2, 16, 4, window, 0, seed=2, images=images))
+
+
+def test_a_kernel_without_key_ends_is_noticed() -> None:
+    step = Step(Case(((3, 20),), 1, 2, 16, 4, None, 0, seed=3, images=(((4, 16),),)))
+    wanted = step.dense()
+    step.case = replace(step.case, images=())
+    assert not torch.allclose(step.attend(), wanted, atol=1e-2)
 
 
 def decodes(*firsts: int, window: int | None = None) -> Case:

@@ -94,7 +94,9 @@ def resources(cubin: bytes) -> dict[str, int]:
     return {name: int(value) for name, value in re.findall(r"(REG|STACK|SHARED|LOCAL):(\d+)", told)}
 
 
-def attention(shape: Shape, dtype: torch.dtype, window: int | None, max_context: int) -> None:
+def attention(
+    shape: Shape, dtype: torch.dtype, window: int | None, max_context: int, has_key_ends: bool
+) -> None:
     """Both attention kernels, and the one that combines, over a step of two decodes and a chunk."""
     model = replace(
         TINY_QWEN3,
@@ -108,7 +110,8 @@ def attention(shape: Shape, dtype: torch.dtype, window: int | None, max_context:
     starts = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
     table = torch.zeros(3, 4, dtype=torch.int64)
     slots = torch.zeros(42, dtype=torch.int64)
-    geometry = StepGeometry(starts, counts, counts, table, slots, slots[None])
+    key_ends = slots if has_key_ends else None
+    geometry = StepGeometry(starts, counts, counts, table, slots, slots[None], key_ends)
     query = torch.zeros(shape.heads, 42, shape.head_dim, dtype=dtype).transpose(0, 1)
     TritonAttention().begin(geometry, cache, StepLimits(40, max_context, 2)).attend(0, query, 0.1, window)
 
@@ -141,13 +144,17 @@ def launches() -> Iterator[tuple[str, Callable[[], object]]]:
         yield f"overlay {dtype}", lambda d=dtype: overlay(d)  # type: ignore[misc]
     yield _attention(QWEN3, torch.float16, None, 4096)
     yield _attention(GEMMA3_4B, torch.float32, 1024, 128)  # not split
+    for shape, dtype, window in product(
+        WITH_WINDOW, (torch.float32, torch.bfloat16, torch.float16), (None, 1024)
+    ):
+        yield _attention(shape, dtype, window, 4096, has_key_ends=True)
 
 
 def _attention(
-    shape: Shape, dtype: torch.dtype, window: int | None, max_context: int
+    shape: Shape, dtype: torch.dtype, window: int | None, max_context: int, has_key_ends: bool = False
 ) -> tuple[str, Callable[[], object]]:
-    label = f"{shape} {dtype} window {window} context {max_context}"
-    return label, lambda: attention(shape, dtype, window, max_context)
+    label = f"{shape} {dtype} window {window} context {max_context} key ends {has_key_ends}"
+    return label, lambda: attention(shape, dtype, window, max_context, has_key_ends)
 
 
 def main() -> None:
