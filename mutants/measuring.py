@@ -114,8 +114,8 @@ MUTANTS = (
     Mutant(
         "runs-checked-for-silent-waits-enter-figures",
         "suite/record.py",
-        'if self.sync_check != "off":',
-        "if False:",
+        'if self.sync_check != "off" or self.rotation is not None:',
+        "if self.rotation is not None:",
         (
             f"{_SUMMARY}test_a_run_with_instruments_or_repeated_commands_enters_no_figure_and_the_ratio_is_told",
         ),

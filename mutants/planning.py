@@ -342,11 +342,11 @@ MUTANTS = (
         (f"{_NEIGHBOURS}test_a_request_that_is_refused_disturbs_nobody[micro-gemma3-vl-refresh]",),
     ),
     Mutant(
-        "half-precision-rows-are-admitted",
-        "runner/admission.py",
-        'if embeds.dtype != "float32":',
-        "if False:",
-        (f"{_NEIGHBOURS}test_a_request_that_is_refused_disturbs_nobody[micro-gemma3-vl-refresh]",),
+        "rows-of-another-type-are-not-cast",
+        "runner/inputs/supplied.py",
+        "    if embeds.dtype == dtype:\n",
+        "    if True:\n",
+        ("tests/runner/inputs/test_float_bits.py",),
     ),
     # ---- the gate
     Mutant(
