@@ -16,7 +16,8 @@ from suite.ratios import MIN_ROUNDS
 class BudgetPace:
     """For one case, from when it starts. `left_s`: of the budget. `limit_s`: its share of that.
 
-    Up to MIN_ROUNDS rounds it may take all that is left, since fewer are no verdict; beyond them its share.
+    Up to MIN_ROUNDS rounds it may take all that is left, since fewer are no verdict; beyond them its share,
+    which is for what comes after it.
     `opening_s`: how long it took to open the case the last time, which is no round's; 0 where it never was.
     """
 

@@ -176,11 +176,10 @@ class Experiment:
         return self.records[first:]
 
     def _within_budget(self, planned: PlannedCase, index: int, spent_s: float) -> Iterator[PlannedRun]:
-        """The runs of a case that there is time for; those of one purpose share what is left."""
+        """The runs of a case that there is time for; the cases that are left share what is left."""
         left_s = (self._plan.options.budget_s or 0.0) - spent_s
-        alike = [case for case in self._plan.cases[index:] if case.purpose is planned.purpose]
-        limit_s = left_s if planned.purpose is Purpose.TOKENS else share_s(left_s, len(alike))
-        pace = BudgetPace(limit_s, left_s, lambda: self._opening_s.get(planned.key, 0.0))
+        share = share_s(left_s, len(self._plan.cases) - index)
+        pace = BudgetPace(share, left_s, lambda: self._opening_s.get(planned.key, 0.0))
         return pace.affordable(self._undone(self._schedule(planned)))
 
     def _run_case(self, planned: PlannedCase, pending: Iterator[PlannedRun]) -> bool:

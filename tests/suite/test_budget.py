@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from suite.budget import BudgetPace
 from suite.cli import app
 from suite.errors import SuiteError
+from suite.experiment import Experiment, Stop
 from suite.left_out import left_out, left_out_texts
 from suite.plan import Options, Purpose, for_check, make_plan
 from suite.precision import Precision, read_budget
@@ -161,6 +162,21 @@ def test_with_no_time_left_nothing_is_begun(timed):
     assert played(timed, -5.0, -5.0) == ([], 0.0) and played(timed, 0.0, 0.0) == ([], 0.0)
 
 
+def test_rounds_beyond_a_verdict_are_not_made_at_the_cost_of_the_cases_after(folder, monkeypatch):
+    """Of 60 s, none of which is spent here, each case has its share of all that are left."""
+    paces = []
+
+    class Noted(BudgetPace):
+        def __init__(self, limit_s, left_s, opening_s):
+            paces.append((round(limit_s), round(left_s)))
+            super().__init__(0.0, 0.0, opening_s)
+
+    monkeypatch.setattr("suite.experiment.BudgetPace", Noted)
+    plan = make_plan([folder], BUDGET)
+    records = Experiment(plan, None, None, Stop(), lambda _: None, lambda _: None).run()
+    assert records == [] and paces == [(15, 60), (20, 60), (30, 60), (60, 60)]
+
+
 # All of it, with a worker that computes nothing
 
 
@@ -212,27 +228,27 @@ def test_a_budget_that_suffices_makes_all_and_has_nothing_to_tell(nursery):
 
 
 def test_what_there_was_no_time_for_is_told_everywhere_and_done_by_resuming(nursery):
-    code, folder = run_within(nursery, "8s", {"run_s": 0.1}, "--rounds", "60")
+    code, folder = run_within(nursery, "8s", {"run_s": 0.5}, "--rounds", "20")
     assert code == 0, nursery.said
     told = json.loads((folder / "summary.json").read_text())["left_out"]
     last = told["cases"][-1]
-    assert (last["scenario"], last["planned_rounds"]) == ("a-workload", 60) and last["num_rounds"] < 60
+    assert (last["scenario"], last["planned_rounds"]) == ("a-workload", 20) and last["num_rounds"] < 20
     command = f"python -m suite run --resume {shlex.quote(str(folder.relative_to(nursery.folder)))}"
     assert told["command"] == command and told["budget_s"] == 8.0
     page = (folder / "report.html").read_text(encoding="utf-8")
-    for text in (f"the budget of 8 s was spent: a-workload: {last['num_rounds']} of 60 rounds", command):
+    for text in (f"the budget of 8 s was spent: a-workload: {last['num_rounds']} of 20 rounds", command):
         assert text in " ".join(nursery.said.split()) and text in page
     before = [run for run in load_run(folder).runs if run.is_timed_alike]
     made = {run.scenario: sum(one.scenario == run.scenario for one in before) for run in before}
     assert all(count % 3 == 0 for count in made.values())  # two arms and one of them again: rounds are whole
-    for _ in range(6):
+    for _ in range(8):
         assert nursery.run("run", "--resume", folder, actions={}) == 0, nursery.said
         if not left_out(load_run(folder)):
             break
     loaded = load_run(folder)
     assert left_out(loaded) == () and "left_out" not in loaded.summary and not loaded.is_interrupted
     after = [run for run in loaded.runs if run.is_timed_alike]
-    assert len(after) == 2 * 60 * 3 and after[: len(before)] == before
+    assert len(after) == 2 * 20 * 3 and after[: len(before)] == before
     assert nursery.run("run", "--resume", folder) == 0 and "is finished" in nursery.said
     assert nursery.run("run", "--resume", folder, "--budget", "9s") == 2 and "budget_s" in nursery.said
 
