@@ -318,8 +318,8 @@ MUTANTS = (
     Mutant(
         "rows-that-are-not-finite-are-admitted",
         "runner/inputs/supplied.py",
-        "if not finite.all():",
-        "if False:",
+        "if fine.all():",
+        "if True:",
         ("tests/runner/test_regressions.py::test_rows_that_are_not_finite_fail_their_request_alone[inf]",),
     ),
     # ---- commands
@@ -403,7 +403,7 @@ MUTANTS = (
     Mutant(
         "nobody-looks-for-nan",
         "runner/engine.py",
-        "                check_finite(request)\n",
+        "                state.request, state.note = in_model_type(request, self._config.dtype)\n",
         "",
         ("tests/runner/test_regressions.py::test_rows_that_are_not_finite_fail_their_request_alone[nan]",),
     ),

@@ -341,13 +341,6 @@ MUTANTS = (
         "if False:",
         (f"{_NEIGHBOURS}test_a_request_that_is_refused_disturbs_nobody[micro-gemma3-vl-refresh]",),
     ),
-    Mutant(
-        "half-precision-rows-are-admitted",
-        "runner/admission.py",
-        'if embeds.dtype != "float32":',
-        "if False:",
-        (f"{_NEIGHBOURS}test_a_request_that_is_refused_disturbs_nobody[micro-gemma3-vl-refresh]",),
-    ),
     # ---- the gate
     Mutant(
         "the-gate-is-open",

@@ -233,7 +233,7 @@ MUTANTS = (
     Mutant(
         "any-log-probability-will-do",
         "suite/reported_logprobs.py",
-        "if not abs(report.logprob - own) <= MARGIN:",
+        "if not abs(report.logprob - own) <= margin:",
         "if False:",
         ("tests/suite/test_oracle_sampling.py::test_every_fault_of_reported_logprobs_is_found",),
     ),
