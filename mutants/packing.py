@@ -30,10 +30,10 @@ MUTANTS = (
         (f"{_ARCHIVE}test_what_needs_every_step_refuses_and_says_why",),
     ),
     Mutant(
-        "the-summary-of-all-steps-is-overwritten",
+        "the-summary-of-all-steps-is-made-anew-of-a-few",
         "suite/publish.py",
-        "    if not _is_of_all_steps(loaded):\n        folder",
-        "    if True:\n        folder",
+        "    if _is_of_all_steps(loaded):\n        document",
+        "    if False:\n        document",
         (f"{_ARCHIVE}test_the_page_and_the_summary_of_the_unpacked_folder",),
     ),
     Mutant(

@@ -207,6 +207,7 @@ def test_more_room_keeps_more_steps(run_dir):
         len(one.content) <= whole * percent // 100 for one, percent in zip(kept, (90, 70, 50), strict=True)
     ]
     assert kept[0].num_kept > kept[1].num_kept > kept[2].num_kept
+    assert pack(run_dir, whole).one_in == 1 and len(pack(run_dir, whole - 1).content) < whole
     assert whole * 0.6 < len(kept[0].content)  # no more is left out than must be
 
 
