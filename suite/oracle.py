@@ -425,7 +425,10 @@ class _Preset:
 @functools.cache
 def _load(preset: _Preset) -> Reference:
     """The spec's model, found diverse where its weights are ours. All oracles of a process share it."""
-    model = build_model(preset.spec, _TYPES[preset.dtype]).float()
+    model = build_model(preset.spec, _TYPES[preset.dtype])
+    # Not `.float()`: transformers refuses that of a model that was read from a quantised file.
+    for tensor in (*model.parameters(), *filter(torch.is_floating_point, model.buffers())):
+        tensor.data = tensor.data.float()
     reference = Reference(preset.spec, model, preset.dtype)
     if preset.spec.checkpoint is None:
         assert_diverse(reference)

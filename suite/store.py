@@ -548,7 +548,8 @@ def load_run(path: Path) -> LoadedRun:
     note = read_archive_note(path)
     if note is not None:
         warnings.append(note.text)
-    damaged = {name: fault for run in runs for name, fault in _table_faults(path, run)}
+    one_in = 1 if note is None else note.one_in
+    damaged = {name: fault for run in runs for name, fault in _table_faults(path, run, one_in)}
     return LoadedRun(
         path=path,
         config=config.scenarios,
@@ -585,10 +586,13 @@ def check_is_run(path: Path) -> None:
             raise SuiteError(f"{path} is not the folder of a run: it has no {CONFIG}")
 
 
-def _table_faults(folder: Path, run: RunRecord) -> Iterator[tuple[str, str]]:
-    """Of a run's tables those that are missing, cut, or cannot be read whole: name, and what is wrong."""
+def _table_faults(folder: Path, run: RunRecord, one_in: int) -> Iterator[tuple[str, str]]:
+    """Of a run's tables those that are missing, cut, or cannot be read whole: name, and what is wrong.
+
+    `one_in`: of each kind of step the first and every `one_in`-th after it were kept (archive_note.py).
+    """
     has_requests = run.status is Status.COMPLETED or run.num_steps > 0
-    expected = {STEPS: run.num_steps, REQUESTS: run.num_requests if has_requests else 0}
+    expected = {STEPS: -(-run.num_steps // one_in), REQUESTS: run.num_requests if has_requests else 0}
     for kind, num_expected in expected.items():
         fault = _table_fault(folder, kind, run.run_id, num_expected)
         if fault is not None:

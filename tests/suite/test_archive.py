@@ -301,7 +301,7 @@ def test_without_its_note_a_thinned_folder_is_found_out(run_dir, tmp_path):
     (folder / NOTE).unlink()
     loaded = load_run(folder)
     findings = check_runs(loaded.runs, loaded.request_records, loaded.step_records, loaded.spans)
-    assert "tokens-conserved" in {finding.rule for finding in findings}
+    assert {finding.rule for finding in findings} == {"tables-damaged"}
     assert publish(folder).attribution != publish(run_dir).attribution
 
 
@@ -322,6 +322,11 @@ def test_the_unpacked_folder_is_reported_compared_and_exported(run_dir, tmp_path
     archive, folder = thinned(run_dir, tmp_path)
     reported = invoke("report", folder)
     assert reported.exit_code == 0 and f"warning: {NOTE}: the archive kept" in reported.stdout
+    copied = invoke("compare", run_dir, folder, "--metric", "output_throughput", "--across-machines")
+    assert copied.exit_code == 2 and "is a copy of" in copied.output
+    runs = run_dir / "runs.jsonl"
+    lines = [json.loads(line) | {"duration_s": 60.5} for line in runs.read_text("utf-8").splitlines()]
+    runs.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
     compared = invoke("compare", run_dir, folder, "--metric", "output_throughput", "--across-machines")
     assert compared.exit_code == 0, compared.output
     exported = invoke("export", folder, "--format", "perfetto")

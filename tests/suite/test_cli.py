@@ -353,9 +353,9 @@ def test_invalid_for_timing_is_marked_and_fails_the_command_only_with_strict(run
 
 
 def test_wrong_accounts_fail_the_command_with_or_without_strict(run):
-    """A run whose record counts one request more than there are."""
+    """A run whose record counts one request fewer than there are."""
     for arguments in ((), ("--strict",)):
-        result = run(lonely(num_requests=2), *arguments)
+        result = run(lonely(num_requests=0), *arguments)
         assert result.exit_code == 1 and "INVALID (requests-conserved)" in result.stdout
 
 

@@ -34,7 +34,7 @@ from suite.explain import explain
 from suite.logprob_check import position_errors
 from suite.oracle import Check, Oracle, judge, max_ties, verdict
 from suite.prediction import predicts_wrong
-from suite.report.answer import answer
+from suite.report.answer import points
 from suite.report.data import from_loaded
 from suite.report.page import render
 from suite.scenario import expand, load_scenario
@@ -285,7 +285,8 @@ def test_a_run_in_bfloat16_is_right_and_its_folder_and_page_say_by_which_rule(tm
 def test_a_page_of_float32_says_so_and_names_no_rule() -> None:
     data = from_loaded(fabricate.loaded())
     assert " · float32 · " in render(data)
-    assert all("Judged by" not in answer(scenario) for scenario in data.scenarios)
+    told = [point.text for scenario in data.scenarios for point in points(scenario)]
+    assert told and not any("Judged by" in text for text in told)
 
 
 def test_an_unknown_type_is_refused_with_those_there_are(tmp_path: Path) -> None:

@@ -113,7 +113,9 @@ def test_a_gemma_3_checkpoints_images_attend_as_trained_or_as_the_scenario_says(
     commands = iter([RunArm(run_id="a", arm="refresh", round=0, is_warmup=False), Close()])
     replies: list[object] = []
     serve(opening, lambda: next(commands), replies.append)
-    (record,) = [reply.record for reply in replies if isinstance(reply, Finished)]
+    records = [reply.record for reply in replies if isinstance(reply, Finished)]
+    assert len(records) == 1, replies
+    (record,) = records
     assert record.status is Status.COMPLETED, record.failure
     assert record.image_attention == attention
     assert record.tokens is not None and record.tokens.is_right and record.tokens.num_checked == 24
