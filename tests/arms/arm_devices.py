@@ -22,9 +22,10 @@ def models_built_once() -> Iterator[None]:
     built: dict[tuple[str, object], Any] = {}
 
     def cached(spec: ModelSpec, dtype: object) -> Any:
-        if (spec.name, dtype) not in built:
-            built[spec.name, dtype] = build(spec, dtype)
-        return built[spec.name, dtype]
+        key = repr(spec), dtype  # two checkpoints may have one name
+        if key not in built:
+            built[key] = build(spec, dtype)
+        return built[key]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runner.kernels.model, "build_model", cached)
@@ -38,7 +39,7 @@ def each_opened_once() -> Iterator[Open]:
     with ExitStack() as stack:
 
         def get(kind: str, model: ModelSpec, config: RunnerConfig) -> Device:
-            key = (kind, model.name, config)
+            key = (kind, repr(model), config)
             if key not in opened:
                 opened[key] = stack.enter_context(open_device(kind, model, config))
             return opened[key]

@@ -402,12 +402,13 @@ def drawn_cases(draw: st.DrawFn) -> Case:
 def built_once() -> Iterable[None]:
     """Weights are built once a model instead of once an example; devices only read them."""
     build = runner.kernels.model.build_model
-    built: dict[str, object] = {}
+    built: dict[tuple[str, object], object] = {}
 
     def cached(spec: ModelSpec, dtype: object) -> object:
-        if spec.name not in built:
-            built[spec.name] = build(spec, dtype)
-        return built[spec.name]
+        key = repr(spec), dtype
+        if key not in built:
+            built[key] = build(spec, dtype)
+        return built[key]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runner.kernels.model, "build_model", cached)
