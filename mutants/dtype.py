@@ -61,7 +61,7 @@ MUTANTS = (
     Mutant(
         "the-reference-keeps-weights-nobody-rounded",
         "suite/oracle.py",
-        "build_model(preset.spec, _TYPES[preset.dtype]).float()",
+        "build_model(preset.spec, _TYPES[preset.dtype])",
         "build_model(preset.spec)",
         (f"{_SUITE}test_the_reference_holds_rounded_weights_and_computes_in_float32",),
     ),
