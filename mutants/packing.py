@@ -25,7 +25,7 @@ MUTANTS = (
     Mutant(
         "thinned-steps-pass-for-all",
         "suite/store.py",
-        "        if self.note is not None and self.one_in > 1:\n            raise",
+        "        if self.why_thinned is not None:\n            raise",
         "        if False:\n            raise",
         (f"{_ARCHIVE}test_what_needs_every_step_refuses_and_says_why",),
     ),

@@ -22,8 +22,8 @@ MUTANTS = (
     Mutant(
         "an-invalid-run-is-held-against-its-partner",
         "suite/comparison.py",
-        "if run.is_completed and run.run_id in broken}",
-        "if False}",
+        "run.round for runs, broken in sides for run in runs if run.is_completed and run.run_id in broken\n",
+        "run.round for runs, broken in sides for run in runs if False\n",
         (f"{_ANSWER}test_a_round_left_out_for_one_arm_is_no_round_that_only_the_other_has",),
     ),
     Mutant(

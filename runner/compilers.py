@@ -10,6 +10,9 @@ import os
 import shutil
 import sys
 
+COMPILE_TIMEOUT_S = 1500.0
+"""How much longer a device may take to open: minutes for a model of many layers."""
+
 
 def missing_compiler(device: str) -> str | None:
     """What is missing to compile for a kind of device, and how to mend that; None where nothing is."""

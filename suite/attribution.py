@@ -17,7 +17,7 @@ from suite.archive_note import ListedTimes
 from suite.arms import named_arm
 from suite.bill import ArmBill
 from suite.checks import Broken, Finding, broken_rules
-from suite.comparison import left_out_rounds
+from suite.comparison import invalid_rounds, left_out_rounds
 from suite.ratios import Interval, Ratio, factor, holm, paired_ratio, with_left_out
 from suite.record import RunRecord, Status, StepListRecord
 from suite.verdict import UNKNOWN_FLOOR, Floor, Word, decide, noise_floor
@@ -154,10 +154,6 @@ Times = Mapping[int, float]
 """round -> time a token"""
 
 
-def _never(_: int) -> bool:
-    return False
-
-
 def attribution(
     runs: Sequence[RunRecord],
     steps_of: StepsOf,
@@ -181,8 +177,7 @@ def attribution(
 
 def listed_times(run: RunRecord, steps: Sequence[StepRecord]) -> ListedTimes:
     """What the attribution needs of a run whose traffic is a list of steps; `steps` are all of its steps."""
-    lead_in = run.step_list.is_lead_in if run.step_list is not None else _never
-    return ListedTimes(time_per_token(steps, lead_in), any(step.num_supplied_rows for step in steps))
+    return ListedTimes(time_per_token(steps, run.is_lead_in), any(step.num_supplied_rows for step in steps))
 
 
 def _listed_times(steps_of: StepsOf, listed: Mapping[str, ListedTimes], run: RunRecord) -> ListedTimes:
@@ -191,7 +186,7 @@ def _listed_times(steps_of: StepsOf, listed: Mapping[str, ListedTimes], run: Run
 
 
 def time_per_token(
-    steps: Sequence[StepRecord], is_left_out: Callable[[int], bool] = _never
+    steps: Sequence[StepRecord], is_left_out: Callable[[int], bool] = lambda _: False
 ) -> dict[str, float]:
     """For each kind of step: ns from the end of the step before to its own, over all tokens computed.
 
@@ -322,7 +317,7 @@ class _Case:
         """Of `rounds` alone where told: those of the price, which is of four arms."""
         arms = (pair.over, pair.under) if rounds is None else _PRICE_ARMS
         runs = [run for arm in arms for run in self._runs.get(arm, ()) if run.is_measured]
-        bad = {run.round for run in runs if run.is_completed and run.run_id in self._invalid}
+        bad = invalid_rounds((runs, self._invalid))
         over, under = (
             {
                 number: time

@@ -204,11 +204,18 @@ def paired_runs(
     A round of which either run is INVALID is left out of both.
     """
     sides = ((over, invalid), (under, invalid if under_invalid is None else under_invalid))
-    bad = {run.round for runs, broken in sides for run in runs if run.is_completed and run.run_id in broken}
+    bad = invalid_rounds(*sides)
     of_over, of_under = (
         by_round([run for run in runs if run.round not in bad], metric, ()) for runs, _ in sides
     )
     return with_left_out(paired_ratio(of_over, of_under), left_out_rounds(*sides))
+
+
+def invalid_rounds(*sides: tuple[Sequence[RunRecord], Broken]) -> frozenset[int]:
+    """Of which a run that came to its end, of any side, is INVALID."""
+    return frozenset(
+        run.round for runs, broken in sides for run in runs if run.is_completed and run.run_id in broken
+    )
 
 
 def left_out_rounds(*sides: tuple[Sequence[RunRecord], Broken]) -> LeftOut | None:

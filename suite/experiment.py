@@ -18,6 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Protocol, TextIO
 
+from runner.compilers import COMPILE_TIMEOUT_S
 from suite.arms import named_arm
 from suite.budget import BudgetPace
 from suite.checks import Finding, check_run
@@ -43,9 +44,6 @@ from suite.worker_process import WORKER_COMMAND, Deadline, Interrupted, WorkerGo
 
 OPEN_TIMEOUT_S = 300.0
 """Importing torch and building a model, on a slow disk."""
-
-COMPILE_TIMEOUT_S = 1500.0
-"""On top of it, where torch.compile compiles the forward of a model of many layers."""
 
 CHECK_TIMEOUT_S = 600.0
 """The oracle's own forwards; they are no part of a run's time, nor of its timeout."""

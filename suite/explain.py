@@ -20,6 +20,7 @@ from runner.engine import Engine
 from runner.inputs.arms import Arm
 from runner.measure import StepRecord
 from suite.arms import choices_text, why_not
+from suite.case_label import case_title
 from suite.command_costs import CommandCost, step_costs
 from suite.errors import SuiteError
 from suite.replay import StepArrivals
@@ -122,8 +123,7 @@ def explain_steps(case: Case, arm: Arm) -> tuple[ExplainedStep, ...]:
 def render(explanation: Explanation) -> str:
     """As text, for people."""
     verdict = "" if explanation.is_right else ", WRONG by design"
-    label = explanation.case_label
-    case = explanation.scenario if label == explanation.scenario else f"{explanation.scenario} [{label}]"
+    case = case_title(explanation.scenario, explanation.case_label)
     lines = [
         f"{case} on {explanation.model}, arm {explanation.arm}: {explanation.choices}{verdict}",
         f"scheduling {explanation.scheduling}: {explanation.reason}",

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from suite.case_label import case_title
 from suite.record import RunRecord
 from suite.store import LoadedRun
 
@@ -25,8 +26,8 @@ class LeftOut:
     @property
     def text(self) -> str:
         """ "smoke [x=1]: 2 of 6 rounds, no run with instruments"."""
-        name = self.scenario if self.case_label == self.scenario else f"{self.scenario} [{self.case_label}]"
-        return f"{name}: {', '.join((f'{self.num_rounds} of {self.planned_rounds} rounds', *self.lacks))}"
+        rounds = f"{self.num_rounds} of {self.planned_rounds} rounds"
+        return f"{case_title(self.scenario, self.case_label)}: {', '.join((rounds, *self.lacks))}"
 
     def document(self) -> dict[str, object]:
         """For JSON."""

@@ -104,8 +104,8 @@ def _read(folder: Path, run_id: str, stamp: int) -> Recorded:
         loaded = load_run(folder)
     except SuiteError as error:
         raise KeyedError(_FOLDER, str(error)) from None
-    if loaded.note is not None and loaded.one_in > 1:
-        raise KeyedError(_FOLDER, loaded.note.reason)
+    if loaded.why_thinned is not None:
+        raise KeyedError(_FOLDER, loaded.why_thinned)
     run = _find(loaded, run_id)
     config = _configuration(loaded, run)
     steps = sorted(loaded.step_records(run_id), key=lambda step: step.step_id)

@@ -454,6 +454,11 @@ class LoadedRun:
         return 1 if self.note is None else self.note.one_in
 
     @property
+    def why_thinned(self) -> str | None:
+        """Why what needs every step cannot be made; None where all are here."""
+        return None if self.note is None or self.one_in == 1 else self.note.reason
+
+    @property
     def listed(self) -> Mapping[str, ListedTimes]:
         """By run_id, what was made of all steps before they were thinned."""
         return {} if self.note is None else self.note.listed
@@ -505,8 +510,8 @@ class LoadedRun:
 
     def step_records(self, run_id: str) -> list[StepRecord]:
         """The steps as they were recorded. SuiteError where their file is missing, damaged or thinned."""
-        if self.note is not None and self.one_in > 1:
-            raise SuiteError(self.note.reason)
+        if self.why_thinned is not None:
+            raise SuiteError(self.why_thinned)
         return self.kept_step_records(run_id)
 
     def kept_step_records(self, run_id: str) -> list[StepRecord]:

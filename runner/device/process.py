@@ -20,6 +20,7 @@ from types import MappingProxyType
 from typing import Any, Literal, NoReturn
 
 from runner.commands import EVENTS, Command, buffer_table
+from runner.compilers import COMPILE_TIMEOUT_S
 from runner.config import RunnerConfig
 from runner.core import DeviceError
 from runner.device.base import Device, DeviceReport, poison_host
@@ -34,7 +35,6 @@ _CHILD = "runner.device.process_child"
 _START_TIMEOUT_S = 300.0
 # Nsight Systems sets one of these in what it runs; the ranges of a forkserver's child are lost there.
 _PROFILER_VARIABLES = ("NVTX_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID")
-_COMPILE_TIMEOUT_S = 1500.0  # on top of it, for torch.compile: minutes for a model of many layers
 _WAIT_TIMEOUT_S = 120.0
 # A child that a profiler watches has ranges to hand over before it ends; killed, the last ones are lost.
 _END_TIMEOUT_S: Mapping[str, float] = MappingProxyType({"forkserver": 2.0, "spawn": 60.0})
@@ -61,7 +61,7 @@ class ProcessDevice(Device):
         self.num_blocked_waits = 0
         self._start(entry or _serve, (model, config, layout))
         try:
-            limit_s = _START_TIMEOUT_S + (_COMPILE_TIMEOUT_S if config.torch_compile else 0.0)
+            limit_s = _START_TIMEOUT_S + (COMPILE_TIMEOUT_S if config.torch_compile else 0.0)
             self.info = self._expect("ready", limit_s)[0]
         except BaseException:
             self.close()

@@ -174,8 +174,8 @@ def _title(run: RunRecord, loaded: LoadedRun) -> str:
 
 def _recorded(loaded: LoadedRun) -> tuple[list[Span], list[str]]:
     """The spans of every run that has any, and what is damaged. SuiteError where none has, or not all."""
-    if loaded.note is not None and loaded.one_in > 1:
-        raise SuiteError(f"{loaded.path}: its spans cannot be held against a capture: {loaded.note.reason}")
+    if loaded.why_thinned is not None:
+        raise SuiteError(f"{loaded.path}: its spans cannot be held against a capture: {loaded.why_thinned}")
     found, faults = _readable_spans(loaded)
     spans = [span for of_run in found.values() for span in of_run]
     if not spans:

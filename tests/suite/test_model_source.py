@@ -14,9 +14,9 @@ from runner.models import TINY_GEMMA3_VL
 from runner.weights import build_model
 from suite import model_source
 from suite.errors import SuiteError
-from suite.plan import Options, make_plan
+from suite.plan import Options, PlannedCase, make_plan
 from suite.protocol import Close, Finished, OpenCase, RunArm, pack_case
-from suite.record import Status
+from suite.record import RunRecord, Status
 from suite.scenario import Case, dump_scenario, expand, load_scenario
 from suite.worker import serve
 
@@ -61,11 +61,8 @@ def case_of(folder: Path, model: str) -> Case:
     return case
 
 
-def test_a_checkpoint_beside_the_scenario_is_run_and_its_tokens_are_right(tmp_path: Path) -> None:
-    save_checkpoint(tmp_path / "mine")
-    path = written(tmp_path, "{path: mine}")
-    (planned,) = make_plan([path], Options(device="inline")).cases
-    assert planned.case.model_spec.checkpoint == str((tmp_path / "mine").resolve())
+def served(planned: PlannedCase, arm: str) -> RunRecord:
+    """The record of one run, which completed."""
     opening = OpenCase(
         case=pack_case(planned.case),
         seed=planned.seed,
@@ -74,11 +71,22 @@ def test_a_checkpoint_beside_the_scenario_is_run_and_its_tokens_are_right(tmp_pa
         folder=None,
         is_timed=False,
     )
-    commands = iter([RunArm(run_id="a", arm="ids", round=0, is_warmup=False), Close()])
+    commands = iter([RunArm(run_id="a", arm=arm, round=0, is_warmup=False), Close()])
     replies: list[object] = []
     serve(opening, lambda: next(commands), replies.append)
-    (record,) = [reply.record for reply in replies if isinstance(reply, Finished)]
+    records = [reply.record for reply in replies if isinstance(reply, Finished)]
+    assert len(records) == 1, replies
+    (record,) = records
     assert record.status is Status.COMPLETED, record.failure
+    return record
+
+
+def test_a_checkpoint_beside_the_scenario_is_run_and_its_tokens_are_right(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path / "mine")
+    path = written(tmp_path, "{path: mine}")
+    (planned,) = make_plan([path], Options(device="inline")).cases
+    assert planned.case.model_spec.checkpoint == str((tmp_path / "mine").resolve())
+    record = served(planned, "ids")
     assert record.tokens is not None and record.tokens.is_right and record.tokens.num_checked == 24
 
 
@@ -102,21 +110,7 @@ def test_a_gemma_3_checkpoints_images_attend_as_trained_or_as_the_scenario_says(
     text = GEMMA3_SCENARIO if attention == "bidirectional" else f"{GEMMA3_SCENARIO}image_attention: causal\n"
     path.write_text(text, encoding="utf-8")
     (planned,) = make_plan([path], Options(device="inline")).cases
-    opening = OpenCase(
-        case=pack_case(planned.case),
-        seed=planned.seed,
-        device="inline",
-        workload_hash=planned.workload_hash,
-        folder=None,
-        is_timed=False,
-    )
-    commands = iter([RunArm(run_id="a", arm="refresh", round=0, is_warmup=False), Close()])
-    replies: list[object] = []
-    serve(opening, lambda: next(commands), replies.append)
-    records = [reply.record for reply in replies if isinstance(reply, Finished)]
-    assert len(records) == 1, replies
-    (record,) = records
-    assert record.status is Status.COMPLETED, record.failure
+    record = served(planned, "refresh")
     assert record.image_attention == attention
     assert record.tokens is not None and record.tokens.is_right and record.tokens.num_checked == 24
 
