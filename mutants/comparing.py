@@ -84,6 +84,13 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "a-gate-opens-where-too-many-rounds-are-invalid",
+        _GATE,
+        "if ratio.interval is None and one.lost:",
+        "if ratio.interval is None and not one:",
+        (f"{_HELD}test_too_few_rounds_because_others_are_invalid_do_not_open_the_gate",),
+    ),
+    Mutant(
         "a-gate-over-many-arms-fails-by-chance",
         _GATE,
         "adjusted = holm([_p_value(one) for one in found])",

@@ -62,6 +62,15 @@ MUTANTS = (
         (f"{_TEXTS}test_pieces_keep_their_spaces_and_follow_what_came",),
     ),
     Mutant(
+        "a-bill-made-beside-a-busy-neighbour-looks-like-any",
+        "suite/bill.py",
+        '    if not broken:\n        return ""\n    which',
+        '    if broken:\n        return ""\n    which',
+        (
+            "tests/suite/test_cost.py::test_a_bill_made_beside_a_busy_neighbour_says_so_and_counts_all_the_same",
+        ),
+    ),
+    Mutant(
         "the-lead-in-of-a-list-is-billed",
         "suite/slopes.py",
         "if place and step.step_id not in runs[0].lead_in]",

@@ -24,6 +24,7 @@ from suite.ratios import CONFIDENCE, MIN_ROUNDS
 from suite.record import RunRecord, Status
 from suite.repeatable import in_order
 from suite.slopes import AmplifiedRun
+from suite.validity import machine
 
 _HEADER = ("span", "n", "us a step", "95 %", "share", "device us", "k", "")
 _LEFT = (0, 7)
@@ -37,7 +38,7 @@ _EXPLAINED = (
 
 @dataclass(frozen=True, slots=True)
 class ArmBill:
-    """`notes` say what the figures lack."""
+    """`notes` say what the figures lack; `busy`, one of them, that others used the machine meanwhile."""
 
     scenario: str
     case_id: str
@@ -46,6 +47,7 @@ class ArmBill:
     num_rounds: int
     lines: tuple[AmplifiedCost, ...]
     notes: tuple[str, ...] = ()
+    busy: str = ""
 
 
 def arm_bills(
@@ -78,6 +80,7 @@ def _arm_bill(
     names = in_order(tuple(dict.fromkeys(span for run in runs for span in run.repeats)))
     lines = amplified_costs(timed, steps, spans, names)
     num_rounds = max((line.cost.num_rounds for line in lines if line.cost is not None), default=0)
+    busy = _busy([run for run in completed if run.instrument == "off"])
     return ArmBill(
         scenario=runs[0].scenario,
         case_id=runs[0].case_id,
@@ -90,8 +93,10 @@ def _arm_bill(
                 *_notes(runs, timed, lines, names, num_rounds, spans),
                 *_invalid_notes(runs, findings),
                 *([why_no_spans] if why_no_spans else ()),
+                *([busy] if busy else ()),
             ]
         ),
+        busy=busy,
     )
 
 
@@ -157,6 +162,24 @@ def _invalid_notes(runs: Sequence[RunRecord], findings: Sequence[Finding]) -> It
         first = next(iter(of_run.values()))
         some = f"{len(of_run)} of {len(runs)} runs"
         yield f"{some} broke {rule} and are left out ({first.run_id}: {first.message}): {first.remedy}"
+
+
+def _busy(timed: Sequence[RunRecord]) -> str:
+    """What a measured run would be INVALID for.
+
+    Here every step with repeats stands beside the same one without, so that a neighbour widens the interval
+    and shifts nothing: the runs count.
+    """
+    rules = (machine.foreign_load, machine.stolen_time, machine.gpu)
+    found = [(run, [one.rule for rule in rules for one in rule(run)]) for run in timed]
+    broken = [names for _, names in found if names]
+    if not broken:
+        return ""
+    which = ", ".join(dict.fromkeys(name for names in broken for name in names))
+    return (
+        f"others used the machine during {len(broken)} of {len(timed)} runs ({which}): on an idle one the "
+        "intervals are narrower"
+    )
 
 
 def verdict(line: AmplifiedCost) -> str:

@@ -97,9 +97,13 @@ class Difference:
     @property
     def notes(self) -> tuple[str, ...]:
         """What of either side was left out, or is odd."""
+        return (*(() if self.ratio.is_paired else self.lost), *self.ratio.all_notes)
+
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """Which rounds of either side count for nothing: "head: 1 of 9 rounds INVALID (drift)"."""
         sides = ((self.base, self.base_middle.left_out), (self.head, self.head_middle.left_out))
-        lost = [] if self.ratio.is_paired else [f"{name}: {left_out}" for name, left_out in sides if left_out]
-        return (*lost, *self.ratio.all_notes)
+        return tuple(f"{name}: {left_out}" for name, left_out in sides if left_out)
 
     def document(self) -> dict[str, object]:
         """For JSON; ratios are factors, so that 1.03 is 3 % more than the base."""

@@ -1,8 +1,8 @@
 """The gate: limits on how much a metric may change (--fail-on), and what comparisons say of them.
 
 Pure. A limit is broken where the whole interval lies beyond it, or where there is nothing to compare, be it
-of one arm of one case: a gate that finds no data must not open. What one cannot tell breaks nothing, and is
-told.
+of one arm of one case, or because too few rounds are left of which none is INVALID: a gate that finds no data
+must not open. What one cannot tell breaks nothing, and is told.
 """
 
 from __future__ import annotations
@@ -132,6 +132,9 @@ def _look(limit: Limit, one: Difference) -> Judged:
     ratio = one.ratio
     if ratio.num_rounds == 0 or ratio.num_under == 0:
         return Judged(limit, one, Outcome.NO_DATA, _plain(ratio.reason) or "no round of both has a value")
+    if ratio.interval is None and one.lost:
+        told = () if ratio.is_paired else one.lost  # a paired ratio's reason names them
+        return Judged(limit, one, Outcome.NO_DATA, "; ".join([*told, _plain(ratio.reason)]))
     if ratio.interval is None:
         return Judged(limit, one, Outcome.CANNOT_TELL, _plain(ratio.reason))
     if one.floor.reason is not None and UNSTEADY in one.floor.reason:

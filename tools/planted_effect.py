@@ -1,6 +1,6 @@
 """How often a real experiment finds what is there, and how often what is not.
 
-    python tools/planted_effect.py [--runs 20] [--rounds 10] [--slowdown 10] [--only aa|slowdown]
+    python tools/planted_effect.py [--runs 20] [--rounds 20] [--slowdown 10] [--only aa|slowdown]
 
 Each experiment runs one arm against itself, in two spellings, in a worker of its own; in one kind nothing is
 planted (A/A), in the other a busy wait of so many percent of a step after every forward pass of the twin.
@@ -40,7 +40,7 @@ def main() -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--runs", type=int, default=20)
-    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--slowdown", type=float, default=10.0, metavar="PERCENT")
     parser.add_argument("--only", choices=("aa", "slowdown"))
     parser.add_argument("--seed", type=int, default=0, help="of the first experiment")

@@ -199,7 +199,7 @@ _PRESETS = (
         "sync-fused",
         "sync",
         Choices("resident", "derived", "fused"),
-        "the same without overlap",
+        "the sync twin of fused: one gather, no overlap",
     ),
     Arm(
         "text",

@@ -14,6 +14,7 @@ from suite.validity.rule import broken_rules
 
 HIT_RATE = "prefix_cache_hit_rate"
 _MAX_GOODPUTS = 4
+AGAINST = ", held against transformers alone"
 
 
 def points(scenario: ScenarioData) -> tuple[Point, ...]:
@@ -81,7 +82,7 @@ def _tokens_of_all(scenario: ScenarioData) -> str:
     return (
         f"Tokens are WRONG: {wrong:,} of {checked:,}."
         if wrong
-        else f"All {checked:,} output tokens checked are right."
+        else f"All {checked:,} output tokens checked are right{AGAINST}."
     )
 
 
@@ -101,7 +102,7 @@ def _verdict(meant_right: list[Series], scenario: ScenarioData) -> str:
     tokens = sum(verdict.num_checked for verdict in verdicts)
     ties = sum(verdict.num_ties for verdict in verdicts)
     return (
-        f"All {tokens:,} output tokens checked are right ({plural(requests, 'request')} in "
+        f"All {tokens:,} output tokens checked are right{AGAINST} ({plural(requests, 'request')} in "
         f"{plural(len(verdicts), 'run')}, warm-up included; {plural(ties, 'tie')})."
     )
 

@@ -69,7 +69,7 @@ def _chosen(scenario: ScenarioData, compared: Sequence[Comparison]) -> tuple[Poi
         choice = _of_one_case(usable, metric)
     else:
         choice = _of_cases(usable, metric)
-    evidence = _how_sure(usable or compared, metric, choice.arm)
+    evidence = _how_sure(scenario, usable or compared, metric, choice.arm)
     return (
         Point(_WHICH, choice.text, "right" if choice.is_decided else "doubt"),
         Point(_SURE, f"{evidence}{_told_of(ceilings)}", "" if choice.is_decided else "doubt"),
@@ -116,7 +116,8 @@ def _of_one_case(usable: Sequence[Comparison], metric: str) -> _Choice:
     both = [arm for arm in _arms_with(usable, Word.FASTER) if arm in slower]
     torn = "; ".join(_told_of_metrics(usable, arm) for arm in both)
     if faster:
-        text = f"Use {faster[0].arm}: known to be faster than {reference}{_rivals(faster)}."
+        known = f"known to be faster than {reference} in {_words(metric)}{_rivals(faster)}"
+        text = f"Use {faster[0].arm}: {known}."
         more = f" Of others it depends: {torn}." if torn else ""
         return _Choice(f"{text}{more}", True, faster[0].arm)
     if torn:
@@ -212,7 +213,7 @@ def _elsewhere(usable: Sequence[Comparison], arm: str, metric: str) -> str:
     return "".join(f", slower in {_words(other)} in {count}" for other, count in slower.items())
 
 
-def _how_sure(compared: Sequence[Comparison], metric: str, arm: str | None) -> str:
+def _how_sure(scenario: ScenarioData, compared: Sequence[Comparison], metric: str, arm: str | None) -> str:
     """The evidence of the arm to use, or else of the best, in the metric that decides; what could be seen."""
     ordered = sorted(compared, key=lambda one: (one.metric != metric, one.arm != arm, -_gain(one)))
     told = sentences(ordered, max_sentences=_MAX_SENTENCES)
@@ -223,9 +224,18 @@ def _how_sure(compared: Sequence[Comparison], metric: str, arm: str | None) -> s
             f"The smallest difference so many rounds would have shown in 4 of 5 such experiments: "
             f"{size_text(max(known))} of {_words(metric)}{', with any arm' if len(known) > 1 else ''}."
         )
+    told.append(_validity(scenario))
     if any(one.verdict.word is Word.CANNOT_TELL for one in compared):
         told.append(f"More rounds tell more: --rounds {_more_rounds(compared)}, or --until-precision 2%.")
-    return " ".join(told)
+    return " ".join(filter(None, told))
+
+
+def _validity(scenario: ScenarioData) -> str:
+    """Where no rule was broken; where one was, the page says so under a heading of its own."""
+    if any(one.findings for one in scenario.series):
+        return ""
+    num_runs = sum(len(one.runs) for one in scenario.measured)
+    return f"No rule of validity was broken in {plural(num_runs, 'run')}."
 
 
 def _more_rounds(compared: Sequence[Comparison]) -> int:

@@ -25,6 +25,7 @@ def panel(scenario: ScenarioData) -> Panel:
         details=(Detail("Every cell, with its interval", (), (cells,)),) if cells.rows else (),
         num_columns=2,
         reason=_why_none(scenario),
+        lacks="no sweep",
     )
 
 

@@ -42,7 +42,7 @@ class Panel:
 
     A panel with neither charts nor tables nor details has a `reason`, which stands in for them. A chart and
     a table without data have their own. Charts stand in `num_columns` columns where the screen is wide. Of
-    several `cases` the page shows one at a time, which its reader chooses.
+    several `cases` the page shows one at a time, which its reader chooses. `lacks`: the reason in two words.
     """
 
     id: str
@@ -54,6 +54,7 @@ class Panel:
     num_columns: int = 1
     details: tuple[Detail, ...] = ()
     cases: tuple[Detail, ...] = ()
+    lacks: str = ""
 
     @property
     def is_empty(self) -> bool:

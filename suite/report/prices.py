@@ -90,6 +90,7 @@ def _told_of_async(one: Comparison) -> str:
     if one.arm == fast:  # sync over async is asked for
         log, interval = -log, Interval(-interval.high, -interval.low)
     evidence = f"95 % interval {interval_text(interval)}, {ratio_rounds(one.ratio)}"
+    evidence += "; the reciprocal of the ratio in the table" if one.arm == fast else ""
     doubt = "" if _is_decided(one) else f" One cannot tell it from nothing: {one.verdict.reason}."
     return f"{sync} against {fast}: {metric} {change_text(log)} ({evidence}).{doubt}"
 
@@ -171,7 +172,9 @@ def _of_lines(label: str, attributed: Sequence[Line]) -> Point:
 def _of_flags(scenario: ScenarioData) -> Point:
     found = _lines(scenario, (FLAGS,))
     if found:
-        return _billed(_FLAG, found)
+        billed = _billed(_FLAG, found)
+        busy = _busy(scenario, found)
+        return replace(billed, text=f"{billed.text} {busy}", mark="doubt") if busy else billed
     attributed = _attributed(scenario, "flag upload")
     if _is_measured(attributed):
         return _of_lines(_FLAG, attributed)
@@ -225,6 +228,12 @@ def _billed(label: str, found: Sequence[tuple[str, AmplifiedCost]]) -> Point:
     told = "; ".join(_line(line) for _, line in found)
     is_decided = any(line.cost is not None and line.cost.is_decided for _, line in found)
     return Point(label, f"{told[:1].upper()}{told[1:]} (arm {found[0][0]}).", "" if is_decided else "doubt")
+
+
+def _busy(scenario: ScenarioData, found: Sequence[tuple[str, AmplifiedCost]]) -> str:
+    """Whether others used the machine meanwhile, as a sentence."""
+    told = next((one.bill.busy for one in scenario.series if one.arm == found[0][0] and one.bill), "")
+    return told and f"{told[:1].upper()}{told[1:]}."
 
 
 def _line(line: AmplifiedCost) -> str:

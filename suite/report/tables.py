@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
+from runner.inputs.arms import ARMS
 from suite.comparison import Comparison
 from suite.metrics import STEP_KINDS, least_samples
 from suite.ratios import factor
@@ -55,12 +56,16 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """`mark` colours the cell, as its text does in words. `sort`: its place, if not by its exact value."""
+    """`mark` colours the cell, as its text does in words. `sort`: its place, if not by its exact value.
+
+    `hint`: what a name stands for, for the page, where nobody has read anything yet.
+    """
 
     lines: tuple[Line, ...]
     mark: Mark = ""
     is_number: bool = False
     sort: float | None = None
+    hint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,9 +289,11 @@ def verdicts(data: ReportData) -> Table:
     has_goodput = any(one.values("request_goodput") for one in data.series)
     labels = (*(label for label, _ in SPEED_METRICS), *(("Goodput",) if has_goodput else ()))
     heads = _heads(data)
+    unexplained = dict.fromkeys(one.arm for one in data.series)  # each is explained where it stands first
     rows = tuple(
         (
-            *(cell for cell, head in zip(names(one), _NAMES, strict=True) if head in heads),
+            *(cell for cell, head in zip(names(one)[:-1], _NAMES[:-1], strict=True) if head in heads),
+            _arm_cell(one.arm, unexplained),
             tokens_cell(one),
             *(speed_cell(one, metrics) for _, metrics in SPEED_METRICS),
             *((goodput_cell(one),) if has_goodput else ()),
@@ -303,8 +310,22 @@ def verdicts(data: ReportData) -> Table:
         reason="" if rows else undefined("no run was started"),
         note="Large: the median over measured rounds. Small: lowest to highest round, and n. Latency "
         "percentiles are taken within each round over its completed requests. Ratio: this arm over the "
-        "reference arm, with its 95 % interval.",
+        "reference arm round by round, with its 95 % interval, so not the quotient of the two medians."
+        f"{_TWICE if any(record.is_aa for one in data.series for record in one.records) else ''}",
     )
+
+
+_TWICE = (
+    " The reference arm ran twice a round: how far apart the two come out is the noise floor. These repeats "
+    "enter no other figure; their tokens are checked."
+)
+
+
+def _arm_cell(name: str, unexplained: dict[str, None]) -> Cell:
+    """With what the preset is, the first time it is met."""
+    is_known = name in ARMS and name in unexplained
+    unexplained.pop(name, None)
+    return replace(text(name), hint=ARMS[name].description if is_known else "")
 
 
 _NAMES = ("Scenario", "Case", "Arm")

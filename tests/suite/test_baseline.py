@@ -177,8 +177,8 @@ def test_a_change_that_makes_steps_slower_is_found_and_fails_the_gate(checkout, 
     done = subprocess.run(
         command, cwd=checkout, env=environment, capture_output=True, text=True, timeout=300, check=False
     )
-    # A neighbour may make so many rounds INVALID that too few are left to tell.
-    assert done.returncode == 1 or "foreign-load" in done.stdout, done.stderr
+    # Where a neighbour makes so many rounds INVALID that too few are left to tell, the gate stays shut.
+    assert done.returncode == 1, done.stderr
     assert "note: files of this checkout are changed" in done.stderr
     document = json.loads(done.stdout)
     (one,) = document["comparison"]["differences"]

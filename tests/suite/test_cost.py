@@ -25,7 +25,7 @@ from suite.cost import CostLimits, CostSchedule, cost_plan, repeats_of
 from suite.errors import SuiteError
 from suite.plan import Options
 from suite.progress import LineProgress, make_console
-from suite.record import Status, StepListRecord
+from suite.record import CpuUse, Status, StepListRecord
 from suite.repeatable import repeatable_spans
 from suite.report.bill_tables import bill
 from suite.report.data import Series
@@ -199,7 +199,9 @@ def test_after_a_failed_run_nothing_more_is_asked_for(scenario, tmp_path, fails_
 # The bill
 
 
-def bill_of(num_rounds: int, cost_us: float, spans_of=lambda _: spans(4), findings=(), step_list=None):
+def bill_of(
+    num_rounds: int, cost_us: float, spans_of=lambda _: spans(4), findings=(), step_list=None, cpu=None
+):
     draw = random.Random(4)
     kept = {"seen": steps()}
     first = {"repeats": {FLAGS: 1, MERGE: 1}, "step_list": step_list}
@@ -212,6 +214,7 @@ def bill_of(num_rounds: int, cost_us: float, spans_of=lambda _: spans(4), findin
                 time_us=1000 + number,
             )
             given = {"round": number, "repeats": {FLAGS: 101}, "turns": of_run, "scheduling": "sync"}
+            given["cpu"] = cpu if number < 2 else None
             runs.append(make_run(run_id=name, arm="refresh", step_list=step_list, **given))
     (made,) = arm_bills(runs, kept.__getitem__, spans_of, findings)
     return made
@@ -248,6 +251,14 @@ def test_too_few_rounds_cannot_tell_and_have_an_upper_bound() -> None:
     (one,) = documents([bill_of(1, 2.0)])
     (told,) = [line for line in one["lines"] if line["kind"] == "decode"]
     assert told["cost_low_us"] is None and told["upper_us"] is None and not told["is_decided"]
+
+
+def test_a_bill_made_beside_a_busy_neighbour_says_so_and_counts_all_the_same() -> None:
+    quiet = bill_of(6, 2.0, cpu=CpuUse(wall_s=1.0, num_cores=2, busy_s=1.01, own_s=1.0, stolen_s=0.0))
+    assert quiet.busy == "" and quiet.notes == bill_of(6, 2.0).notes
+    busy = bill_of(6, 2.0, cpu=CpuUse(wall_s=1.0, num_cores=2, busy_s=1.9, own_s=1.0, stolen_s=0.2))
+    assert busy.busy.startswith("others used the machine during 4 of 12 runs (foreign-load, stolen-time)")
+    assert busy.busy in busy.notes and busy.lines == quiet.lines
 
 
 def test_invalid_runs_are_left_out_of_the_bill_and_it_says_which_rule_they_broke() -> None:

@@ -6,6 +6,7 @@ import pytest
 from compared_folders import CASE_ID, experiment, rounds_of
 from test_compare_runs import compared, side
 
+from suite.checks import Finding
 from suite.compare_runs import Compared, compare_sides
 from suite.errors import SuiteError
 from suite.gate import Outcome, judge, read_limit, read_limits
@@ -77,6 +78,19 @@ def test_too_few_rounds_cannot_tell_and_do_not_break_a_limit():
     (one,) = judged("output_throughput<-3%", experiment(1), experiment(2, num_rounds=3, sync_ids=0.5))
     assert one.outcome is Outcome.CANNOT_TELL and not one.outcome.is_failure
     assert one.reason == "3 and 10 rounds, at least 5 of each are needed"
+
+
+@pytest.mark.parametrize("interleaved", [None, "the same"])
+def test_too_few_rounds_because_others_are_invalid_do_not_open_the_gate(interleaved):
+    base, head = experiment(1), experiment(2, sync_ids=0.2)
+    bad = [Finding(f"sync-ids-r{number}", "foreign-load", "seen", "remedy", True) for number in range(6)]
+    sides = (side("base", base, (), interleaved), side("head", head, bad, interleaved))
+    (one,) = judge(read_limits(["output_throughput<-3%"]), compare_sides(sides[0], sides[1:]))
+    assert one.outcome is Outcome.NO_DATA and one.outcome.is_failure
+    assert "6 of 10 rounds INVALID (foreign-load)" in one.reason and "at least 5" in one.reason
+    fewer = side("head", head, bad[:5], interleaved)
+    (one,) = judge(read_limits(["output_throughput<-3%"]), compare_sides(sides[0], [fewer]))
+    assert one.outcome is Outcome.BROKEN
 
 
 def test_arms_that_are_wrong_by_design_are_held_to_no_limit():

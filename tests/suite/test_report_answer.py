@@ -18,6 +18,7 @@ from suite.report.comparison_text import size_text
 from suite.report.cost_hint import cost_time
 from suite.report.data import ReportData, ScenarioData, Series, from_loaded, scenario_file
 from suite.report.point import Point
+from suite.validity.rule import Finding
 from suite.verdict import Floor, Word
 
 
@@ -58,11 +59,15 @@ def which(scenario: ScenarioData) -> Point:
 
 def test_the_arm_known_to_be_fastest_is_named_first_with_its_evidence(arms: ScenarioData) -> None:
     told = by_label(arms)
-    assert told["Which arm"].text.startswith("Use skip: known to be faster than gated")
+    assert told["Which arm"].text.startswith("Use skip: known to be faster than gated in output throughput")
     assert told["Which arm"].mark == "right"
     assert told["How sure"].text.startswith("skip is faster than gated: output throughput +22")
     assert "n = 6 rounds; noise floor 0.50 %" in told["How sure"].text
     assert "The smallest difference so many rounds would have shown" in told["How sure"].text
+    assert "No rule of validity was broken in " in told["How sure"].text
+    broken = Finding("r", "drift", "it drifted", "warm up", True)
+    doubted = tuple(replace(one, findings=(broken,)) for one in arms.series)
+    assert "No rule" not in by_label(replace(arms, series=doubted))["How sure"].text
 
 
 def test_arms_whose_intervals_overlap_are_not_told_apart(arms: ScenarioData) -> None:
@@ -125,7 +130,9 @@ def test_an_arm_that_is_slower_in_another_metric_is_not_the_one_to_use(arms: Sce
     )
     point = which(of_two_metrics(arms, ("skip", FASTER, SLOWER), ("refresh", FASTER, UNKNOWN)))
     assert point.mark == "right"
-    assert point.text.startswith("Use refresh: known to be faster than gated. Of others it depends: skip is")
+    assert point.text.startswith(
+        "Use refresh: known to be faster than gated in median E2E latency. Of others it depends: skip is"
+    )
 
 
 @pytest.mark.parametrize(
@@ -417,6 +424,17 @@ def test_a_bill_without_a_whole_round_tells_nothing(arms: ScenarioData) -> None:
     )
     point = by_label(replace(arms, series=series))["Flag upload"]
     assert point.mark == "doubt" and "no whole round" in point.text
+
+
+def test_a_bill_made_beside_a_busy_neighbour_is_in_doubt(arms: ScenarioData) -> None:
+    series = tuple(
+        replace(one, bill=replace(one.bill, busy="others used the machine")) if one.bill else one
+        for one in arms.series
+    )
+    told = by_label(replace(arms, series=series))
+    assert told["Flag upload"].mark == "doubt"
+    assert told["Flag upload"].text.endswith("(arm refresh). Others used the machine.")
+    assert by_label(arms)["Flag upload"].mark == ""
 
 
 def test_the_folder_of_suite_cost_says_what_it_is_and_that_its_tokens_are_right() -> None:

@@ -225,7 +225,7 @@ def arms(browser: playwright.Browser, tmp_path_factory: pytest.TempPathFactory) 
 
 def first_column(view: Opened, table: str) -> list[str]:
     return view.page.locator(f"{table} tbody tr").evaluate_all(
-        "rows => rows.map(row => row.cells[0].textContent.trim())"
+        "rows => rows.map(row => row.cells[0].querySelector('.line').textContent.trim())"
     )
 
 

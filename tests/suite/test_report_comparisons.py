@@ -40,7 +40,7 @@ def test_the_answer_is_on_the_arms_of_a_case_and_gives_the_interval_and_the_floo
     text = told(reported(5))
     assert "ids is faster than sync-ids: output throughput +10.00 % (95 % interval +10.00 to +10.00 %" in text
     assert "n = 5 rounds; noise floor 0.50 %)." in text
-    assert text.startswith("Use ids: known to be faster than sync-ids.")
+    assert text.startswith("Use ids: known to be faster than sync-ids in output throughput.")
     assert "lowest" not in text and "overlap" not in text
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import html
+import re
 import statistics
 
 import pytest
 import report_fabrication as fabricate
 from report_fabrication import FakeLoaded
 
+from runner.inputs.arms import ARMS
 from suite.record import Status
 from suite.report import tables
 from suite.report.answer import points
 from suite.report.data import ReportData, Series, from_loaded
+from suite.report.page import render
 from suite.report.scenario_panels import believe
 from suite.report.tables import Cell, Table
 from suite.report.wording import number, quantity
@@ -68,6 +72,28 @@ def test_the_verdict_shows_the_median_over_measured_rounds_exactly() -> None:
         assert "n = 4 rounds" in words(cell)
 
 
+def test_an_arm_is_explained_where_it_stands_first_and_only_there() -> None:
+    data = from_loaded(fabricate.loaded(cases=("a=0", "a=1"), arms=("sync-ids", "ids"), num_rounds=1))
+    arms = column(tables.verdicts(data), "Arm")
+    assert [cell.lines[0].text for cell in arms] == ["sync-ids", "ids"] * 2
+    assert [cell.hint for cell in arms] == [ARMS["sync-ids"].description, ARMS["ids"].description, "", ""]
+    page = render(data)
+    shown = [html.unescape(found) for found in re.findall('<small class="hint">(.*?)</small>', page)]
+    assert shown == [cell.hint for cell in arms[:2]]
+
+
+def test_four_choices_that_are_no_preset_have_nothing_more_to_say() -> None:
+    (cell,) = column(tables.verdicts(from_loaded(fabricate.loaded(arms=("async/rows/skip/where",)))), "Arm")
+    assert cell.hint == ""
+
+
+def test_a_reference_arm_that_ran_twice_is_told_only_where_one_did() -> None:
+    loaded = fabricate.loaded()
+    assert "ran twice" not in tables.verdicts(from_loaded(loaded)).note
+    loaded.runs[-1] = loaded.runs[-1].model_copy(update={"is_aa": True})
+    assert "ran twice" in tables.verdicts(from_loaded(loaded)).note
+
+
 def test_how_image_rows_attend_is_told_for_each_case_and_is_no_guess() -> None:
     loaded = fabricate.loaded(num_rounds=1)
     (scenario,) = from_loaded(loaded).scenarios
@@ -115,7 +141,7 @@ def test_the_answer_gives_tokens_and_throughput_with_n_and_spread() -> None:
     loaded = fabricate.loaded(num_rounds=5, num_requests=24, num_output=8)
     text = answer(from_loaded(loaded))
     values = sorted(run.metrics["output_throughput"].value or 0 for run in loaded.runs if not run.is_warmup)
-    assert "All 1,152 output tokens checked are right (144 requests in 6 runs" in text
+    assert "All 1,152 output tokens checked are right, held against transformers alone (144 req" in text
     assert f"median {number(values[2])} tok/s ({number(values[0])} to {number(values[4])} tok/s" in text
     assert "n = 5 rounds" in text
 
@@ -293,7 +319,7 @@ def test_a_negative_control_has_a_verdict_on_tokens_and_none_on_speed() -> None:
 
 def test_the_answer_judges_tokens_and_speed_without_the_negative_controls() -> None:
     text = answer(from_loaded(fabricate.with_controls()))
-    assert "All 384 output tokens checked are right (48 requests in 2 runs" in text
+    assert "All 384 output tokens checked are right, held against transformers alone (48 req" in text
     assert "Negative controls: smoke · stale: wrong, as it must be; smoke · overwrite: not exercised." in text
     assert "Output throughput of smoke · ids: median " in text
 

@@ -52,6 +52,16 @@ def test_fence_compares_both_places_beside_an_arm_that_no_fence_touches() -> Non
         assert {item.kind for item in requests} >= {"image", "image+spliced"}
 
 
+def test_flag_upload_has_what_the_first_screen_is_to_answer() -> None:
+    scenario = load_scenario(SCENARIOS / "flag-upload.yaml")
+    (case,) = expand(scenario)
+    right = [name for name in scenario.arms if ARMS[name].is_right]
+    assert right == ["gated", "refresh", "skip"] and "stale" in scenario.arms
+    assert scenario.rounds >= 2 * MIN_ROUNDS and set(scenario.amplify) == {"upload.is_token_ids", "merge"}
+    kinds = {item.kind for item in build_workload(case, scenario.seed).requests}
+    assert kinds >= {"text", "pure", "spliced"}
+
+
 def test_prompt_embeds_compares_every_preset_that_fits_its_model_on_every_kind_of_request() -> None:
     scenario = load_scenario(SCENARIOS / "prompt-embeds.yaml")
     (case,) = expand(scenario)

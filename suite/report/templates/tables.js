@@ -1,14 +1,17 @@
 // Tables sort by the column whose heading is pressed: numbers by their exact value, "n/a" always last.
 const isAbsent = (text) => text === "" || text.startsWith("n/a");
 
+// Without the hint under a name.
+const wordsOf = (cell) => [...cell.querySelectorAll(".line")].map((line) => line.textContent.trim()).join(" ");
+
 function sortKey(cell) {
   if (!cell) return null;
   const given = cell.dataset.sort ?? cell.querySelector(".line data")?.value;
   if (given !== undefined && cell.dataset.sort === undefined && !cell.classList.contains("number")) {
-    return cell.textContent.trim();
+    return wordsOf(cell);
   }
   if (given !== undefined) return Number(given);
-  const text = cell.textContent.trim();
+  const text = wordsOf(cell);
   return isAbsent(text) ? null : text;
 }
 
