@@ -84,7 +84,7 @@ def test_weights_and_activations_are_of_the_type_in_every_product(
 def test_ceilings_in_bfloat16_are_whole_and_printed_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
     found = measured(monkeypatch, "bfloat16")
     assert [point.size for point in found.matmul] == list(ceiling_probes.TOKENS)
-    assert found.matmul[-1].best_ns > found.matmul[0].best_ns > 0
+    assert all(point.best_ns > 0 for point in found.matmul)
     assert {(shape.inner, shape.outer) for shape in found.shapes} == set(linear_shapes(TINY_QWEN3))
     assert found.linear_parameters == linear_parameters(TINY_QWEN3)
     order = Order(device="inline", model="tiny-qwen3", num_threads=1, dtype="bfloat16", chosen=())
