@@ -7,6 +7,7 @@ from mutants.mutant import Mutant
 _HALF = "tests/arms/test_half_precision.py::"
 _BITS = "tests/runner/inputs/test_float_bits.py::"
 _SUITE = "tests/suite/test_dtype.py::"
+_SOURCE = "tests/suite/test_model_source.py::"
 
 MUTANTS = (
     Mutant(
@@ -71,5 +72,12 @@ MUTANTS = (
         "ITEM_BYTES[dtype]",
         'ITEM_BYTES["float32"]',
         (f"{_SUITE}test_shares_of_ceilings_count_the_types_bytes_and_say_what_was_not_measured",),
+    ),
+    Mutant(
+        "the-oracles-weights-count-in-the-runners-type",
+        "suite/scenario.py",
+        'weight_bytes(model, dtype), weight_bytes(model, "float32")',
+        "weight_bytes(model, dtype), weight_bytes(model, dtype)",
+        (f"{_SOURCE}test_weights_take_the_runners_type_on_the_device_and_float32_in_the_oracle",),
     ),
 )

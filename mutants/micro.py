@@ -11,6 +11,8 @@ _POOL = "tests/suite/micro/test_micro_pool.py::"
 _CASES = "tests/suite/micro/test_micro_cases.py::"
 _COMMAND = "tests/suite/micro/test_micro_command.py::"
 _SHARES = "tests/suite/test_ceilings.py::"
+_TYPES = "tests/suite/micro/test_ceiling_types.py::"
+_KEPT = "tests/suite/test_kept_ceilings.py::"
 
 MUTANTS = (
     Mutant(
@@ -103,5 +105,33 @@ MUTANTS = (
         "copies * time_at(ceilings.upload_pinned, num_bytes / copies)",
         "time_at(ceilings.upload_pinned, num_bytes)",
         (f"{_SHARES}test_uploads_are_held_against_as_many_copies_of_their_mean_size",),
+    ),
+    Mutant(
+        "ceilings-of-one-type-are-those-of-another",
+        "suite/ceiling_store.py",
+        '        "dtype": dtype,\n',
+        "",
+        (f"{_STORE}test_the_fingerprint_tells_apart_what_changes_a_ceiling",),
+    ),
+    Mutant(
+        "a-16-bit-forward-is-held-against-a-float32-ceiling",
+        "suite/ceilings.py",
+        "if dtype != ceilings.dtype and steps:",
+        "if False:",
+        (f"{_SHARES}test_a_forward_is_held_against_a_ceiling_of_its_own_type_alone",),
+    ),
+    Mutant(
+        "16-bit-products-are-measured-packed",
+        "suite/micro/ceiling_probes.py",
+        "return is_quickened(linear.weight.device, linear.weight.dtype) and can_pack()",
+        'return linear.weight.device.type == "cpu" and can_pack()',
+        (f"{_TYPES}test_the_products_of_a_pass_are_those_of_the_runners_forward",),
+    ),
+    Mutant(
+        "a-case-gets-float32-ceilings-whatever-it-computes-in",
+        "suite/kept_ceilings.py",
+        "in _types_from(config.dtype):",
+        'in _types_from("float32"):',
+        (f"{_KEPT}test_a_case_gets_the_ceilings_of_its_own_type",),
     ),
 )

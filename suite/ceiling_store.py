@@ -1,4 +1,4 @@
-"""Ceilings kept in the user's cache directory, a file for each machine, device, torch, threads and model.
+"""Ceilings kept in the user's cache directory: a file each machine, device, torch, threads, model and type.
 
 A file that cannot be read is no error: it is measured anew, and a note says why.
 """
@@ -16,7 +16,7 @@ from typing import NamedTuple
 import psutil
 from pydantic import ValidationError
 
-from runner.core import usable_cores
+from runner.core import FloatType, usable_cores
 from runner.models import ModelSpec
 from suite.atomic_file import replace_file
 from suite.ceilings import SCHEMA_VERSION, Ceilings, linear_shapes
@@ -30,7 +30,9 @@ class Kept(NamedTuple):
     note: str | None = None
 
 
-def fingerprint(device: str, device_name: str, num_threads: int, model: ModelSpec) -> str:
+def fingerprint(
+    device: str, device_name: str, num_threads: int, model: ModelSpec, dtype: FloatType = "float32"
+) -> str:
     """Equal where the ceilings must be equal but for noise."""
     facts = {
         "schema_version": SCHEMA_VERSION,
@@ -44,6 +46,7 @@ def fingerprint(device: str, device_name: str, num_threads: int, model: ModelSpe
         "torch": torch_version(),
         "num_threads": num_threads,
         "model": [model.num_layers, linear_shapes(model)],
+        "dtype": dtype,
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:24]
 

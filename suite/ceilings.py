@@ -19,7 +19,7 @@ from runner.models import ModelSpec
 from runner.spans import Span, upload_span
 from suite.command_costs import scaled_pass
 
-SCHEMA_VERSION = 2  # 2: products as the runner's forward runs them
+SCHEMA_VERSION = 3  # 2: products as the runner's forward runs them; 3: in `dtype`, before it in float32
 
 _MAX_LOAD = 0.5  # of each core: one that measures needs a core, and a device process another
 
@@ -54,14 +54,15 @@ class Shape(_Frozen):
 
 
 class Ceilings(_Frozen):
-    """Measured once per machine, device, torch, threads and model shapes.
+    """Measured once per machine, device, torch, threads, model shapes and data type.
 
     upload_pinned, upload_pageable: one copy from host memory to the device's, by bytes. On a CPU device
     both are copies between two separate arrays, the first from memory shared between processes, and
     `copies` says so. device_copy: one copy within the device, by bytes moved, read and written ones
     together. handoff: an empty step there and back. launch: one kernel that does nothing worth mentioning,
     None on a CPU. event_floor: a span around nothing. matmul: one pass over the linear layers of all layers
-    of the model with their own weights, as a step makes it, by tokens; `shapes` are its parts.
+    of the model with their own weights, as a step makes it, by tokens; `shapes` are its parts. Weights and
+    activations of these products are `dtype`; all else goes by bytes, and is the same for every type.
     load_average: of the minute before they were measured, over `num_cores` that may be used; None where the
     system does not tell.
     """
@@ -73,6 +74,7 @@ class Ceilings(_Frozen):
     torch_version: str
     num_threads: int
     model: str
+    dtype: FloatType = "float32"  # before version 3 nothing else was measured, and this was not told
     num_cores: int
     load_average: float | None
     copies: str
@@ -94,8 +96,14 @@ class Ceilings(_Frozen):
         return (
             f"the ceilings of {self.device} were measured on a busy machine (load {self.load_average:.1f} on "
             f"{self.num_cores} cores) and may be too low; measure them again when it is idle: "
-            f"python -m suite micro --only ceilings --fresh --device {self.device} --model {self.model} "
-            f"--threads {self.num_threads}"
+            f"{self.command(self.dtype, self.model)} --fresh"
+        )
+
+    def command(self, dtype: FloatType, model_name: str) -> str:
+        """What measures a type on this machine and device, for a model of these shapes."""
+        return (
+            f"python -m suite micro --only ceilings --dtype {dtype} --model {model_name} "
+            f"--threads {self.num_threads} --device {self.device}"
         )
 
 
@@ -165,7 +173,7 @@ class _Work(NamedTuple):
 
 _FORWARD = (
     "2 x weights of the linear layers x tokens (attention, norms and lm_head not counted), against one pass "
-    "over the same weights; time linear between the measured numbers of tokens"
+    "over the same weights in the same data type; time linear between the measured numbers of tokens"
 )
 _UPLOAD = (
     "bytes counted at the copies, against as many pinned copies of their mean size; time linear between "
@@ -189,8 +197,9 @@ def shares(
 ) -> list[CeilingShare]:
     """The share of the ceiling that forward, uploads and device passes reach, decode and mixed apart.
 
-    `spans` are those of the same run at level `events`; a step with a span of that name that has no time is
-    left out of that row. ValueError where the ceilings are another model's.
+    `dtype`: what the model computed in; a forward is held against a ceiling of that type alone. `spans` are
+    those of the same run at level `events`; a step with a span of that name that has no time is left out of
+    that row. ValueError where the ceilings are another model's.
     """
     if ceilings.linear_parameters != linear_parameters(model):
         raise ValueError(f"the ceilings are those of {ceilings.model}, the steps those of {model.name}")
@@ -212,8 +221,11 @@ def _forward(
     group: StepGroup,
     dtype: FloatType,
 ) -> list[CeilingShare]:
-    if dtype != "float32" and steps:
-        reason = f"the ceiling was measured in float32, and the model computes in {dtype}"
+    if dtype != ceilings.dtype and steps:
+        reason = (
+            f"the ceiling was measured in {ceilings.dtype}, and the model computes in {dtype}; for the runs "
+            f"that follow: {ceilings.command(dtype, model.name)}"
+        )
         return [CeilingShare("forward", group, "GFLOP/s", None, None, None, 0, _FORWARD, reason)]
     operations = 2 * linear_parameters(model)
     work = {

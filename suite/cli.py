@@ -54,6 +54,12 @@ class SyncCheck(StrEnum):
     ERROR = "error"
 
 
+class DataType(StrEnum):
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
+
+
 class OnOff(StrEnum):
     ON = "on"
     OFF = "off"
@@ -671,6 +677,9 @@ def micro(
             "--threads", help="Compute threads of a CPU device; 1.", metavar="N", parser=_whole_number
         ),
     ] = None,
+    dtype: Annotated[
+        DataType, typer.Option("--dtype", help="What the ceilings' products compute in.")
+    ] = DataType.FLOAT32,
     only: Annotated[
         str | None,
         typer.Option("--only", help="Groups or names of measurements: a,b.", metavar="NAMES"),
@@ -699,7 +708,14 @@ def micro(
 
     _leave(
         commands.micro(
-            device, model, 1 if threads is None else threads, only, is_fresh, output, _screen(is_json)
+            device,
+            model,
+            1 if threads is None else threads,
+            dtype.value,
+            only,
+            is_fresh,
+            output,
+            _screen(is_json),
         )
     )
 

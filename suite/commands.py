@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
-from runner.core import RunnerError
+from runner.core import FloatType, RunnerError
 from runner.device.base import DEVICE_KINDS
 from runner.models import ALL_MODELS, get_model
 from suite.arms import arm_lines, named_arm
@@ -350,6 +350,7 @@ def micro(
     device: str,
     model: str,
     num_threads: int,
+    dtype: FloatType,
     only: str | None,
     is_fresh: bool,
     output: Path | None,
@@ -365,6 +366,7 @@ def micro(
         device=timed_device(device),
         model=get_model(model).name,
         num_threads=checked_threads(num_threads),
+        dtype=dtype,
         chosen=choose(only),
         is_fresh=is_fresh,
     )

@@ -22,11 +22,10 @@ from suite.span_costs import span_costs
 from suite.step_costs import ArmKey, StepCosts
 
 _NO_CEILINGS = (
-    "the ceilings of this machine were not known: `python -m suite micro --only ceilings`, with the run's "
-    "--device, --model and --threads, measures them once, in half a minute, for the runs that follow"
+    "the ceilings of this machine were not known: `python -m suite micro --only ceilings --dtype {dtype}`, "
+    "with the run's --device, --model and --threads, measures them once, in half a minute, for the runs that "
+    "follow"
 )
-
-
 _CHECKPOINT = "no ceilings are measured for a checkpoint"
 
 
@@ -109,7 +108,7 @@ def _shares(
     try:
         kept = from_document(loaded.ceilings()).get(run.case_id)
         if kept is None:
-            return (), _NO_CEILINGS, None
+            return (), _NO_CEILINGS.format(dtype=run.dtype), None
         model, arm = get_model(kept.model), named_arm(run.arm)
         found = shares(kept.ceilings, records, spans, model, arm, run.dtype)
     except (ValueError, RunnerError, SuiteError) as error:

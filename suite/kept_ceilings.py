@@ -6,9 +6,11 @@ Only what the user's cache already has: measuring takes half a minute, and `suit
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import get_args
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
+from runner.core import FloatType
 from suite.ceilings import Ceilings
 from suite.micro.session import cached_ceilings
 from suite.plan import PlannedCase
@@ -32,17 +34,27 @@ _BY_CASE: TypeAdapter[dict[str, CaseCeilings]] = TypeAdapter(dict[str, CaseCeili
 def of_cases(
     cases: Iterable[PlannedCase], device: str, device_name: str | None = None
 ) -> dict[str, CaseCeilings]:
-    """Those kept of a device, a GPU by its name; a case without any, or of a checkpoint, is left out."""
+    """Those kept of a device, a GPU by its name; a case without any, or of a checkpoint, is left out.
+
+    Those of the case's own type, or else of another: copies are the same there, and it says what it lacks.
+    """
     found = {}
     for planned in cases:
         case = planned.case
         if not isinstance(case.scenario.model, str):
             continue  # a checkpoint's shapes are its own, whatever its name
-        threads = case.runner_config.num_threads
-        ceilings = cached_ceilings(device, case.model_spec, threads, device_name)
-        if ceilings is not None:
-            found[case.case_id] = CaseCeilings(model=case.model_spec.name, ceilings=ceilings)
+        config = case.runner_config
+        for dtype in _types_from(config.dtype):
+            ceilings = cached_ceilings(device, case.model_spec, config.num_threads, device_name, dtype)
+            if ceilings is not None:
+                found[case.case_id] = CaseCeilings(model=case.model_spec.name, ceilings=ceilings)
+                break
     return found
+
+
+def _types_from(first: FloatType) -> Iterable[FloatType]:
+    """All data types, this one first."""
+    return dict.fromkeys((first, *get_args(FloatType)))
 
 
 def to_document(ceilings: ByCase) -> dict[str, object]:

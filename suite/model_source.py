@@ -10,7 +10,7 @@ from typing import Annotated, Self
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from runner.core import RunnerError, first_line
+from runner.core import ITEM_BYTES, FloatType, RunnerError, first_line
 from runner.models import ALL_MODELS, ImageAttention, ModelSpec, get_model, with_image_attention
 from suite.schema import StrictModel, broken_rule, one_of
 
@@ -60,13 +60,14 @@ def spec_of(model: str | Checkpoint, image_attention: ImageAttention | None = No
     return with_image_attention(checkpoint_spec(model.folder), image_attention)
 
 
-def weight_bytes(model: ModelSpec) -> int:
-    """What the weights of its language model take in float32; those of a vision tower are left out."""
+def weight_bytes(model: ModelSpec, dtype: FloatType) -> int:
+    """What the weights of its language model take in a type; those of a vision tower are left out."""
     text = model.hf_config.get("text_config", model.hf_config)
     assert isinstance(text, Mapping)
     attention = 2 * (model.num_heads + model.num_kv_heads) * model.head_dim * model.hidden_size
     mlp = 3 * model.hidden_size * int(text["intermediate_size"])
-    return 4 * (model.num_layers * (attention + mlp) + 2 * model.vocab_size * model.hidden_size)
+    num_weights = model.num_layers * (attention + mlp) + 2 * model.vocab_size * model.hidden_size
+    return ITEM_BYTES[dtype] * num_weights
 
 
 def model_digest(model: str | Checkpoint) -> str | dict[str, str]:

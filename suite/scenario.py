@@ -432,12 +432,19 @@ def _check_memory(scenario: Scenario, model: ModelSpec) -> None:
                 f"runner.{name}",
                 f"{what} would need {num_bytes:,} bytes of memory, and there are {limit:,}: lower it",
             )
-    weights = weight_bytes(model)
-    if scenario.requires.device == "any" and weights > _LARGE_WEIGHTS and 2 * weights > limit:
+    if scenario.requires.device == "any":
+        _check_weights(model, sizes.dtype, limit)
+
+
+def _check_weights(model: ModelSpec, dtype: FloatType, limit: int) -> None:
+    """The device holds them in the runner's type; the oracle, which computes in float32, in that."""
+    of_device, of_oracle = weight_bytes(model, dtype), weight_bytes(model, "float32")
+    if of_oracle > _LARGE_WEIGHTS and of_device + of_oracle > limit:
         raise KeyedError(
             "model",
-            f"its weights take {weights:,} bytes, once for the device and once for the oracle, and there are "
-            f"{limit:,}: take a smaller model, or say what is needed with requires: {{device: cuda}}",
+            f"its weights take {of_device:,} bytes for the device, in {dtype}, and {of_oracle:,} for the "
+            f"oracle, in float32, and there are {limit:,}: take a smaller model, or say what is needed with "
+            "requires: {device: cuda}",
         )
 
 

@@ -260,7 +260,8 @@ LAYERS = (
         under("suite/micro", "case catalogue median protocol session span_cost table timing"),
         libraries=("pydantic",),
         own=(
-            *("runner.models", "runner.measure", "runner.spans", "suite.ceilings", "suite.ceiling_store"),
+            *("runner.core", "runner.models", "runner.measure", "runner.spans"),
+            *("suite.ceilings", "suite.ceiling_store"),
             *("suite.child_environment", "suite.errors", "suite.schema"),
             *("suite.report.wording", "suite.micro"),
         ),

@@ -36,6 +36,11 @@ def can_pack() -> bool:
     return bool(has_onednn) and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
+def is_quickened(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether the runner's forward runs there on the layers of this file, and not on the model's own."""
+    return device.type == "cpu" and dtype is torch.float32
+
+
 class PackedLinear(nn.Module):
     """A linear layer whose float32 weight is kept in the layout oneDNN wants.
 

@@ -12,7 +12,7 @@ from transformers import AttentionInterface
 
 from runner.kernels.attention import ATTENTION_NAME, PagedStep, paged_attention
 from runner.kernels.compiled_forward import CompiledForward
-from runner.kernels.cpu_layers import quicken, quickened_head
+from runner.kernels.cpu_layers import is_quickened, quicken, quickened_head
 from runner.kernels.encoder import normalise_pixels, to_patches
 from runner.models import ModelSpec
 from runner.weights import build_model
@@ -38,7 +38,7 @@ class DeviceModel:
         self._embedding: Any = model.get_input_embeddings()
         self._head: Any = model.lm_head
         self._dtype = dtype
-        if device.type == "cpu" and dtype is torch.float32:
+        if is_quickened(device, dtype):
             quicken(self._language_model)
             self._head = quickened_head(self._head)
         self._softcap: float | None = getattr(self._language_model.config, "final_logit_softcapping", None)

@@ -15,9 +15,9 @@ import torch
 
 from runner.commands import OUTPUT_READY, Record
 from runner.config import RunnerConfig
-from runner.core import usable_cores
+from runner.core import FloatType, usable_cores
 from runner.device.base import Device, open_device
-from runner.kernels.cpu_layers import PackedLinear, Product, can_pack, products, quicken
+from runner.kernels.cpu_layers import PackedLinear, Product, can_pack, is_quickened, products, quicken
 from runner.models import ModelSpec
 from runner.weights import build_model
 from suite.ceilings import Ceilings, Point, Shape, linear_parameters
@@ -43,8 +43,13 @@ class Linear(NamedTuple):
     bias: torch.Tensor | None
 
 
-def measure_ceilings(machine: Machine, model: ModelSpec, tell: Callable[[str], None]) -> Ceilings:
-    """All of them, with twice the effort of a micro-benchmark; `tell` hears what comes next."""
+def measure_ceilings(
+    machine: Machine, model: ModelSpec, tell: Callable[[str], None], dtype: FloatType = "float32"
+) -> Ceilings:
+    """All of them, with twice the effort of a micro-benchmark; `tell` hears what comes next.
+
+    `dtype`: of the weights and activations of products.
+    """
     machine = replace(machine, effort=replace(machine.effort, budget_ns=2 * machine.effort.budget_ns))
     load_average = _load_average()
     tell("ceilings: copies")
@@ -52,9 +57,10 @@ def measure_ceilings(machine: Machine, model: ModelSpec, tell: Callable[[str], N
     device_copy = tuple(_device_copies(machine))
     tell("ceilings: hand-off")
     handoff = _handoff(machine)
-    tell(f"ceilings: matmul at the shapes of {model.name}")
-    language_model = language_model_of(model, machine.device)
-    shapes = tuple(_shapes(machine, linear_layers(language_model)))
+    tell(f"ceilings: matmul at the shapes of {model.name} in {dtype}")
+    torch_type: torch.dtype = getattr(torch, dtype)
+    language_model = language_model_of(model, machine.device, torch_type)
+    shapes = tuple(_shapes(machine, linear_layers(language_model), torch_type))
     return Ceilings(
         measured_utc=utc_text(datetime.now(UTC)),
         device=machine.kind,
@@ -62,6 +68,7 @@ def measure_ceilings(machine: Machine, model: ModelSpec, tell: Callable[[str], N
         torch_version=torch.__version__,
         num_threads=machine.num_threads,
         model=model.name,
+        dtype=dtype,
         num_cores=usable_cores(),
         load_average=load_average,
         copies=machine.copies,
@@ -72,7 +79,7 @@ def measure_ceilings(machine: Machine, model: ModelSpec, tell: Callable[[str], N
         handoff=handoff,
         launch=_launch(machine),
         event_floor=_event_floor(machine),
-        matmul=tuple(_passes(machine, _products(language_model, machine.device))),
+        matmul=tuple(_passes(machine, _products(language_model), torch_type)),
         shapes=shapes,
     )
 
@@ -152,8 +159,8 @@ def _event_floor(machine: Machine) -> Point:
     return _from_estimate(0, estimate([machine.timer.time(()).elapsed_ns for _ in range(_NUM_SPANS)]), "warm")
 
 
-def language_model_of(model: ModelSpec, device: torch.device) -> Any:
-    built: Any = build_model(model).to(device)
+def language_model_of(model: ModelSpec, device: torch.device, dtype: torch.dtype = torch.float32) -> Any:
+    built: Any = build_model(model, dtype).to(device)
     return built.model.language_model if model.is_multimodal else built.model
 
 
@@ -183,23 +190,26 @@ class _Plain(NamedTuple):
         return torch.nn.functional.linear(given, self.linear.weight, self.linear.bias)
 
 
-def _products(language_model: Any, device: torch.device) -> list[Product]:
+def _products(language_model: Any) -> list[Product]:
     """The products of a step in the order in which the runner's own forward runs them there."""
-    if device.type != "cpu" or not can_pack():
+    if not _is_packed(linear_layers(language_model)[0]):
         return [_Plain(linear) for linear in linear_layers(language_model)]
     quicken(language_model)
     return list(products(language_model))
 
 
 def _product(linear: Linear) -> Product:
-    is_packed = linear.weight.device.type == "cpu" and can_pack()
-    return PackedLinear(linear.weight, linear.bias) if is_packed else _Plain(linear)
+    return PackedLinear(linear.weight, linear.bias) if _is_packed(linear) else _Plain(linear)
 
 
-def _passes(machine: Machine, found: Sequence[Product]) -> Iterator[Point]:
+def _is_packed(linear: Linear) -> bool:
+    return is_quickened(linear.weight.device, linear.weight.dtype) and can_pack()
+
+
+def _passes(machine: Machine, found: Sequence[Product], dtype: torch.dtype) -> Iterator[Point]:
     """One call runs all layers, so that weights are as cold as a step finds them."""
     for tokens in TOKENS:
-        inputs = _inputs(machine, {product.inner for product in found}, tokens)
+        inputs = _inputs(machine, {product.inner for product in found}, tokens, dtype)
 
         def run_all(inputs: Mapping[int, torch.Tensor] = inputs) -> None:
             with torch.inference_mode():
@@ -209,7 +219,7 @@ def _passes(machine: Machine, found: Sequence[Product]) -> Iterator[Point]:
         yield _point(tokens, machine.measure([run_all]), "step")
 
 
-def _shapes(machine: Machine, linears: Sequence[Linear]) -> Iterator[Shape]:
+def _shapes(machine: Machine, linears: Sequence[Linear], dtype: torch.dtype) -> Iterator[Shape]:
     by_shape: defaultdict[tuple[int, int], list[Linear]] = defaultdict(list)
     for linear in linears:
         outer, inner = linear.weight.shape
@@ -217,12 +227,12 @@ def _shapes(machine: Machine, linears: Sequence[Linear]) -> Iterator[Shape]:
     for (inner, outer), members in by_shape.items():
         points, found = [], [_product(item) for item in members]
         for tokens in TOKENS:
-            given = _inputs(machine, {inner}, tokens)[inner]
+            given = _inputs(machine, {inner}, tokens, dtype)[inner]
             calls = [partial(product, given) for product in found]
             points.append(_point(tokens, machine.measure(calls), "step"))
         yield Shape(inner=inner, outer=outer, points=tuple(points))
 
 
-def _inputs(machine: Machine, widths: set[int], tokens: int) -> dict[int, torch.Tensor]:
+def _inputs(machine: Machine, widths: set[int], tokens: int, dtype: torch.dtype) -> dict[int, torch.Tensor]:
     """One input for each width, written by the last pass over it and so in the cache, as in a step."""
-    return {width: torch.ones(tokens, width, device=machine.device) for width in widths}
+    return {width: torch.ones(tokens, width, dtype=dtype, device=machine.device) for width in widths}

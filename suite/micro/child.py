@@ -58,7 +58,7 @@ def carry_out(order: Order, tell: Tell) -> None:
     machine, model = open_machine(order.device, order.num_threads, effort), get_model(order.model)
     with torch.inference_mode():
         if CEILINGS in order.chosen:
-            tell(_ceilings(machine, model, order.is_fresh, tell))
+            tell(_ceilings(machine, model, order, tell))
         groups = groups_of(order.chosen)
         if any(group != CEILINGS for group in groups):
             tell(Message(kind="row", row=row_of("empty loop", "", floor(machine.timer, effort), "warm")))
@@ -72,15 +72,17 @@ def carry_out(order: Order, tell: Tell) -> None:
     tell(Message(kind="done"))
 
 
-def _ceilings(machine: Machine, model: ModelSpec, is_fresh: bool, tell: Tell) -> Message:
-    key = fingerprint(machine.kind, machine.name, machine.num_threads, model)
-    if not is_fresh:
+def _ceilings(machine: Machine, model: ModelSpec, order: Order, tell: Tell) -> Message:
+    key = fingerprint(machine.kind, machine.name, machine.num_threads, model, order.dtype)
+    if not order.is_fresh:
         kept = load(key)
         if kept.note:
             tell(Message(kind="note", text=kept.note))
         if kept.ceilings is not None:
             return Message(kind="ceilings", ceilings=kept.ceilings, is_cached=True)
-    ceilings = measure_ceilings(machine, model, lambda text: tell(Message(kind="progress", text=text)))
+    ceilings = measure_ceilings(
+        machine, model, lambda text: tell(Message(kind="progress", text=text)), order.dtype
+    )
     refusal = save(key, ceilings)
     if refusal:
         tell(Message(kind="note", text=refusal))

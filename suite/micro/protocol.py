@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from runner.core import FloatType
 from suite.ceilings import Ceilings
 from suite.micro.catalogue import Row
 
@@ -15,11 +16,15 @@ class _Frozen(BaseModel):
 
 
 class Order(_Frozen):
-    """What to measure. `budget_ns`: the time a measurement aims at; None: as usual."""
+    """What to measure. `budget_ns`: the time a measurement aims at; None: as usual.
+
+    dtype: of the products of the ceilings; nothing else depends on it.
+    """
 
     device: str
     model: str
     num_threads: int
+    dtype: FloatType = "float32"
     chosen: tuple[str, ...]
     is_fresh: bool = False
     budget_ns: int | None = None

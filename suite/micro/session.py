@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from pydantic import ValidationError
 
+from runner.core import FloatType
 from runner.models import ModelSpec, get_model
 from runner.spans import LEVELS, Level
 from suite.ceiling_store import fingerprint, load
@@ -88,16 +89,27 @@ def measure(
     return findings
 
 
-def measured_ceilings(device: str, model_name: str, num_threads: int = 1, is_fresh: bool = False) -> Ceilings:
+def measured_ceilings(
+    device: str,
+    model_name: str,
+    num_threads: int = 1,
+    is_fresh: bool = False,
+    dtype: FloatType = "float32",
+) -> Ceilings:
     """The ceilings of this machine, kept or else measured now (half a minute). SuiteError if that fails.
 
     `device`: a kind to open, not `auto`.
     """
-    kept = None if is_fresh else cached_ceilings(device, get_model(model_name), num_threads)
+    kept = None if is_fresh else cached_ceilings(device, get_model(model_name), num_threads, dtype=dtype)
     if kept is not None:
         return kept
     order = Order(
-        device=device, model=model_name, num_threads=num_threads, chosen=(CEILINGS,), is_fresh=is_fresh
+        device=device,
+        model=model_name,
+        num_threads=num_threads,
+        dtype=dtype,
+        chosen=(CEILINGS,),
+        is_fresh=is_fresh,
     )
     findings = _measured_whole(order)
     if findings.ceilings is None:
@@ -134,12 +146,16 @@ def _estimate(row: Row) -> Estimate:
 
 
 def cached_ceilings(
-    device: str, model: ModelSpec, num_threads: int = 1, device_name: str | None = None
+    device: str,
+    model: ModelSpec,
+    num_threads: int = 1,
+    device_name: str | None = None,
+    dtype: FloatType = "float32",
 ) -> Ceilings | None:
     """Those that are kept. A GPU's name is known to torch alone: without it None."""
     if device == "cuda" and device_name is None:
         return None
-    return load(fingerprint(device, device_name or "cpu", num_threads, model)).ceilings
+    return load(fingerprint(device, device_name or "cpu", num_threads, model, dtype)).ceilings
 
 
 @contextlib.contextmanager

@@ -77,7 +77,10 @@ def _ceiling_lines(ceilings: Ceilings, is_cached: bool) -> Iterator[str]:
     yield f"a launch                      {_times(launch) if launch else 'n/a: the device is a CPU'}"
     yield f"a span around nothing         {_times(ceilings.event_floor)}"
     yield ""
-    yield f"GFLOP/s of the linear layers of {ceilings.model}; all: one pass over the weights of all layers"
+    yield (
+        f"GFLOP/s of the linear layers of {ceilings.model} in {ceilings.dtype}; all: one pass over the "
+        "weights of all layers"
+    )
     yield from _aligned(_matmul_table(ceilings))
     yield ""
 

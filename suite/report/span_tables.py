@@ -76,14 +76,21 @@ def ceiling_shares(one: Series) -> Table:
     bases = "; ".join(
         dict.fromkeys(f"{share.basis}" for share in one.costs.shares if share.value is not None)
     )
+    no_forward = _no_forward(one.costs.shares)
     return Table(
         caption,
         columns,
         rows,
-        reason=undefined("no span has a time"),
+        reason=undefined(no_forward or "no span has a time"),
         note=f"Sums over the steps of a group: what was done, over the time it took. {bases}."
-        f"{_sentence(one.costs.caveat)}",
+        f"{_sentence(no_forward)}{_sentence(one.costs.caveat)}",
     )
+
+
+def _no_forward(shares: Sequence[CeilingShare]) -> str | None:
+    """Why the forward, which every step has, is not in the table."""
+    reasons = (share.reason for share in shares if share.span == "forward" and share.reason)
+    return next((f"no share of the forward: {reason}" for reason in reasons), None)
 
 
 def _sentence(text: str | None) -> str:

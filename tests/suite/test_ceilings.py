@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import get_args
 
 import pytest
 from arm_models import MICRO_GEMMA3_VL, MICRO_QWEN3
@@ -13,6 +14,7 @@ from records import make_step
 
 from runner.commands import Command, Positions
 from runner.config import RunnerConfig
+from runner.core import FloatType
 from runner.device.null import NullDevice
 from runner.engine import Engine
 from runner.inputs.arms import ARMS
@@ -136,6 +138,24 @@ def test_ceilings_of_a_busy_machine_come_with_a_caveat(load: float | None, is_to
     caveat = ceilings(load_average=load).caveat
     assert (caveat is not None) == is_told
     assert caveat is None or ("load 1.1 on 2 cores" in caveat and "--fresh" in caveat)
+
+
+def test_the_caveats_command_measures_the_same_ceilings_again() -> None:
+    busy = ceilings(load_average=9.0, dtype="float16", device="inline", num_threads=2)
+    command = "--only ceilings --dtype float16 --model tiny-qwen3 --threads 2 --device inline --fresh"
+    assert (busy.caveat or "").endswith(f"python -m suite micro {command}")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_forward_is_held_against_a_ceiling_of_its_own_type_alone(dtype: FloatType) -> None:
+    steps, spans = [step(step_id=1, num_tokens=64)], [span(1, "forward", 128_000)]
+    for computed in get_args(FloatType):
+        rows = shares(ceilings(dtype=dtype), steps, spans, TINY_QWEN3, ARMS["sync-ids"], computed)
+        row = found(rows, "forward")
+        assert (row.share, row.n) == ((pytest.approx(0.5), 1) if computed == dtype else (None, 0))
+        reason = row.reason or ""
+        told = f"measured in {dtype}, and the model computes in {computed}"
+        assert computed == dtype or (told in reason and f"--dtype {computed}" in reason)
 
 
 def test_ceilings_of_another_model_are_refused() -> None:

@@ -237,7 +237,14 @@ def test_shares_of_ceilings_count_the_types_bytes_and_say_what_was_not_measured(
     assert half["merge"].value * 8000 == 64 * (1 + 5 * 256 * 2)
     assert wide["merge"].value * 8000 == 64 * (1 + 5 * 256 * 4)
     assert wide["forward"].value is not None and half["forward"].value is None
-    assert "measured in float32, and the model computes in bfloat16" in (half["forward"].reason or "")
+    assert half["forward"].reason == (
+        "the ceiling was measured in float32, and the model computes in bfloat16; for the runs that follow: "
+        "python -m suite micro --only ceilings --dtype bfloat16 --model tiny-qwen3 --threads 1 "
+        "--device process"
+    )
+    own = ceilings(dtype="bfloat16")
+    rows = shares(own, [step], spans, TINY_QWEN3, ARMS["refresh"], "bfloat16")
+    assert {row.span: row for row in rows} == half | {"forward": wide["forward"]}
 
 
 # ---- controls, and a run from its file to its page

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from runner.models import TINY_GEMMA3_VL
+from runner.core import FloatType
+from runner.models import TINY_GEMMA3_VL, get_model
 from runner.weights import build_model
 from suite import model_source
 from suite.errors import SuiteError
+from suite.model_source import weight_bytes
 from suite.plan import Options, PlannedCase, make_plan
 from suite.protocol import Close, Finished, OpenCase, RunArm, pack_case
 from suite.record import RunRecord, Status
@@ -191,6 +195,31 @@ def test_weights_that_do_not_fit_are_refused_before_the_run(tmp_path: Path) -> N
     path = written(tmp_path, "gemma-3-12b")
     path.write_text(path.read_text() + "requires: {device: cuda}\n")
     assert load_scenario(path).model == "gemma-3-12b"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bytes_a_weight"), [("float32", 4 + 4), ("bfloat16", 2 + 4), ("float16", 2 + 4)]
+)
+def test_weights_take_the_runners_type_on_the_device_and_float32_in_the_oracle(
+    dtype: FloatType, bytes_a_weight: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where just as much memory is there it is taken, with a byte less it is refused."""
+    of_device = weight_bytes(get_model("gemma-3-12b"), dtype)
+    of_oracle = weight_bytes(get_model("gemma-3-12b"), "float32")
+    needed = bytes_a_weight * of_oracle // 4
+    path = written(tmp_path, "gemma-3-12b")
+
+    def load_with(total: int) -> None:
+        monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=total))
+        load_scenario(path, [f"runner.dtype={dtype}"])
+
+    load_with(needed)
+    told = (
+        f"its weights take {of_device:,} bytes for the device, in {dtype}, and {of_oracle:,} for the "
+        f"oracle, in float32, and there are {needed - 1:,}: "
+    )
+    with pytest.raises(SuiteError, match=re.escape(told)):
+        load_with(needed - 1)
 
 
 def test_a_file_of_a_checkpoint_that_cannot_be_read_is_a_mistake_in_the_model(tmp_path: Path) -> None:

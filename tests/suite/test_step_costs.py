@@ -209,10 +209,33 @@ def test_shares_of_the_ceilings_known_at_the_time_are_in_summary_and_page(tmp_pa
     assert row[4].lines[0].exact == pytest.approx(100 * forward["share"])
 
 
+def test_a_forward_in_another_type_than_the_ceilings_is_told_with_the_command_on_the_page(
+    tmp_path: Path,
+) -> None:
+    """The copies keep their shares."""
+    made = [replace(step, copies={"input_ids": 1}, bytes={"input_ids": 400}) for step in steps()]
+    copied = [Span(step.step_id, "upload.input_ids", "compute", 0, 1000) for step in made]
+    run, recorded = instrumented([*spans_of(made), *copied])
+    run = run.model_copy(update={"dtype": "bfloat16"})
+    folder = folder_of(tmp_path, measured(0), (run, recorded))
+    folder.write_steps(run.run_id, made)
+    kept = CaseCeilings(model="tiny-qwen3", ceilings=ceilings())
+    folder.write_ceilings(to_document({run.case_id: kept}))
+    loaded = load_run(folder.path)
+    (one,) = from_loaded(loaded, costs_by_arm(loaded.runs, loaded)).series
+    table = ceiling_shares(one)
+    assert [row[1].lines[0].text for row in table.rows] == ["upload.input_ids"]
+    command = "python -m suite micro --only ceilings --dtype bfloat16 --model tiny-qwen3 --threads 1"
+    assert "No share of the forward: the ceiling was measured in float32" in (table.note or "")
+    assert command in (table.note or "")
+    publish(folder.path)
+    assert command in (folder.path / "report.html").read_text()
+
+
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (None, "were not known: `python -m suite micro"),
+        (None, "were not known: `python -m suite micro --only ceilings --dtype float32`"),
         ("{}", "were not known"),
         ('{"1234567890abcdef": {"model": 3}}', "ceilings.json of the run cannot be used: "),
         ("[1, 2", "ceilings.json of the run cannot be used: "),

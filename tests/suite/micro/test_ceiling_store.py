@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from micro_fabrication import make_ceilings
 
+from runner.core import FloatType
 from runner.models import TINY_GEMMA3_VL, TINY_QWEN3
 from suite import ceiling_store
 from suite.ceiling_store import cache_folder, cache_path, fingerprint, load, save
@@ -41,8 +42,8 @@ def test_the_file_is_strict_json(cache: Path) -> None:
     json.loads((cache / f"{KEY}.json").read_text(encoding="utf-8"), parse_constant=refuse)
 
 
-def _without(name: str) -> str:
-    values = make_ceilings().model_dump(mode="json")
+def _without(name: str, **changes: Any) -> str:
+    values = make_ceilings().model_dump(mode="json") | changes
     del values[name]
     return json.dumps(values)
 
@@ -65,6 +66,8 @@ def _with(**changes: Any) -> str:
         (_with(handoff={**make_ceilings().handoff.model_dump(), "best_ns": float("nan")}).encode(), "finite"),
         (_with(surprise=1).encode(), "surprise"),
         (_with(schema_version=99).encode(), "schema version 99"),
+        (_without("dtype", schema_version=2).encode(), "schema version 2"),
+        (_with(dtype="float8").encode(), "dtype"),
     ],
 )
 def test_a_damaged_file_is_measured_anew_and_told(content: bytes, why: str, cache: Path) -> None:
@@ -112,10 +115,16 @@ def test_a_relative_xdg_cache_home_is_no_cache_home(monkeypatch: Any) -> None:
 
 
 def test_the_fingerprint_tells_apart_what_changes_a_ceiling(monkeypatch: Any) -> None:
-    def key(device: str = "process", name: str = "cpu", threads: int = 1, model: Any = TINY_QWEN3) -> str:
-        return fingerprint(device, name, threads, model)
+    def key(
+        device: str = "process",
+        name: str = "cpu",
+        threads: int = 1,
+        model: Any = TINY_QWEN3,
+        dtype: FloatType = "float32",
+    ) -> str:
+        return fingerprint(device, name, threads, model, dtype)
 
-    keys = [key(), key("cuda"), key(name="H"), key(threads=2)]
+    keys = [key(), key("cuda"), key(name="H"), key(threads=2), key(dtype="bfloat16"), key(dtype="float16")]
     wide = {**TINY_QWEN3.hf_config, "intermediate_size": 640}
     keys.append(key(model=_replaced(TINY_QWEN3, hf_config=wide)))
     monkeypatch.setattr(ceiling_store, "cpu_model", lambda: "another")
