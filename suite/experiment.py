@@ -43,10 +43,16 @@ from suite.store import stored_records
 from suite.worker_process import WORKER_COMMAND, Deadline, Interrupted, WorkerGone, WorkerProcess
 
 OPEN_TIMEOUT_S = 300.0
-"""Importing torch and building a model, on a slow disk."""
+"""Importing torch and building a small model, on a slow disk."""
+
+OPEN_S_PER_GB = 20.0
+"""Of weights in float32, which are drawn or read several times."""
 
 CHECK_TIMEOUT_S = 600.0
 """The oracle's own forwards; they are no part of a run's time, nor of its timeout."""
+
+CHECK_OPERATIONS_PER_S = 1e10
+"""A slow core's, for a model or traffic that is large."""
 
 COLD = "a round was made by a fresh worker, in the place of one that had failed: no run had warmed it up"
 
@@ -288,7 +294,7 @@ class Experiment:
                 return reply
             assert isinstance(reply, Progress), f"in a run, the worker said {reply!r}"
             if reply.phase == "check":
-                deadline = Deadline(CHECK_TIMEOUT_S, "checking the tokens")
+                deadline = Deadline(_check_timeout_s(planned), "checking the tokens")
             self._observer.run_progressed(run, reply)
 
     def _fail_all(self, planned: PlannedCase, pending: Iterable[PlannedRun], failure: Failure) -> None:
@@ -317,6 +323,8 @@ class Experiment:
             case_values=dict(case.values),
             status=Status.INTERRUPTED if isinstance(cause, Interrupted) else Status.FAILED,
             device=self._plan.device,
+            dtype=case.runner_config.dtype,
+            image_attention=planned.image_attention,
             seed=planned.seed,
             workload_hash=planned.workload_hash,
             started_utc=utc_text(datetime.now(UTC) - timedelta(seconds=duration_s)),
@@ -341,8 +349,14 @@ class Experiment:
 
 
 def _open_timeout_s(planned: PlannedCase) -> float:
-    compiles = planned.case.runner_config.torch_compile
-    return OPEN_TIMEOUT_S + (COMPILE_TIMEOUT_S if compiles else 0.0)
+    compiling_s = COMPILE_TIMEOUT_S if planned.case.runner_config.torch_compile else 0.0
+    return OPEN_TIMEOUT_S + compiling_s + OPEN_S_PER_GB * planned.weight_bytes / 1e9
+
+
+def _check_timeout_s(planned: PlannedCase) -> float:
+    """A multiplication and an addition for each weight, of 4 bytes, and position."""
+    operations = planned.num_positions * planned.weight_bytes / 2
+    return CHECK_TIMEOUT_S + operations / CHECK_OPERATIONS_PER_S
 
 
 def _is_alone(planned: PlannedCase, run: PlannedRun) -> bool:

@@ -75,7 +75,7 @@ def judge(logits: torch.Tensor, output_ids: Sequence[int], tolerance: Tolerance 
         return Check()
     num_tokens, vocab_size = logits.shape
     assert num_tokens == len(output_ids), f"{len(output_ids)} ids, {num_tokens} rows of logits"
-    ids = torch.tensor(output_ids)
+    ids = torch.tensor(output_ids, device=logits.device)
     is_known = (ids >= 0) & (ids < vocab_size)
     chosen = logits.gather(1, ids.clamp(0, vocab_size - 1).unsqueeze(1)).squeeze(1)
     margin = logits.amax(dim=1) - chosen
@@ -98,7 +98,7 @@ def judge_sampled(
     """
     if not output_ids:
         return Check()
-    rows, margins = logits.double().numpy(), (tolerance.margin * logits.std(dim=1)).tolist()
+    rows, margins = logits.double().cpu().numpy(), (tolerance.margin * logits.std(dim=1)).tolist()
     are_numbers = logits.amax(dim=1).isfinite().tolist()
     right, tie = torch.zeros(2, len(output_ids), dtype=torch.bool)
     for index, token in enumerate(output_ids):
@@ -205,7 +205,8 @@ def preprocess(images: Sequence[Image], vision: VisionSpec) -> torch.Tensor:
 class Reference:
     """A preset's unmodified transformers model, and the few calls the oracle makes of it.
 
-    The model computes in float32; `dtype` is the type its weights were rounded to, as supplied rows are.
+    The model computes in float32, where it lies; `dtype` is the type its weights were rounded to, as supplied
+    rows are.
     """
 
     def __init__(self, spec: ModelSpec, model: Any, dtype: FloatType = "float32") -> None:
@@ -213,10 +214,11 @@ class Reference:
         self._model = model
         self._dtype = dtype
         self._text = model.model.language_model if spec.is_multimodal else model.model
+        self._place = next(model.parameters()).device
 
     def embed(self, token_ids: Sequence[int]) -> torch.Tensor:
         """Embeddings, (1, tokens, hidden). Ids outside the vocabulary take its nearest end."""
-        ids = torch.tensor([token_ids]).clamp(0, self.spec.vocab_size - 1)
+        ids = torch.tensor([token_ids], device=self._place).clamp(0, self.spec.vocab_size - 1)
         embeds: torch.Tensor = self._text.get_input_embeddings()(ids)
         return embeds
 
@@ -240,15 +242,15 @@ class Reference:
     def _given_rows(self, embeds: SuppliedRows) -> torch.Tensor:
         """(rows, hidden) of whatever type, rounded to the runner's."""
         rows = torch.frombuffer(bytearray(embeds.data), dtype=_TYPES[embeds.dtype])
-        return rows.view(embeds.num_rows, -1).to(_TYPES[self._dtype]).float()
+        return rows.view(embeds.num_rows, -1).to(_TYPES[self._dtype]).float().to(self._place)
 
     def _image_rows(self, images: Sequence[Image], vision: VisionSpec) -> torch.Tensor:
         """Rows of all images, one after the other: (rows, hidden)."""
-        pixels = preprocess(images, vision)
+        pixels = preprocess(images, vision).to(self._place)
         if not vision.patch_size:
             features = self._model.model.get_image_features(pixels).pooler_output
         else:
-            grids = torch.tensor([_patch_grid(vision)] * len(images))
+            grids = torch.tensor([_patch_grid(vision)] * len(images), device=self._place)
             patches = patchify(pixels, vision)
             features = self._model.model.get_image_features(patches, grids).pooler_output
         return torch.cat([rows.flatten(0, -2) for rows in features])
@@ -261,11 +263,12 @@ class Reference:
         vision = self.spec.vision
         if self.spec.rope != "mrope" or vision is None:
             return None
-        kinds = torch.zeros(1, num_tokens, dtype=torch.int32)
+        kinds = torch.zeros(1, num_tokens, dtype=torch.int32, device=self._place)
         kinds[0, _placeholders(prompt, vision)] = 1
-        grids = torch.tensor([_patch_grid(vision)] * len(prompt.images)) if prompt.images else None
-        ids = torch.zeros(1, num_tokens, dtype=torch.int64)
-        positions: torch.Tensor = self._model.model.get_rope_index(ids, kinds, image_grid_thw=grids)[0]
+        grids = [_patch_grid(vision)] * len(prompt.images)
+        given = torch.tensor(grids, device=self._place) if grids else None
+        ids = torch.zeros(1, num_tokens, dtype=torch.int64, device=self._place)
+        positions: torch.Tensor = self._model.model.get_rope_index(ids, kinds, image_grid_thw=given)[0]
         return positions
 
     def token_types(self, prompts: Sequence[Prompt], num_tokens: int) -> torch.Tensor | None:
@@ -276,7 +279,7 @@ class Reference:
         vision = self.spec.vision
         if vision is None or self.spec.image_attention == "causal":
             return None
-        types = torch.zeros(len(prompts), num_tokens, dtype=torch.int64)
+        types = torch.zeros(len(prompts), num_tokens, dtype=torch.int64, device=self._place)
         for row, prompt in zip(types, prompts, strict=True):
             row[_placeholders(prompt, vision)] = 1
         return types
@@ -344,15 +347,17 @@ class Oracle:
 
     The model is loaded, and asserted to be diverse, once a process: RunnerError (`assert_diverse`).
     `num_threads` holds within the oracle's own forwards only. `dtype`: what the runner computes in, which
-    decides how far rounding may take its logits.
+    decides how far rounding may take its logits. `place`: the device of torch that the model lies on.
     """
 
-    def __init__(self, model: ModelSpec, num_threads: int = 2, dtype: FloatType = "float32") -> None:
+    def __init__(
+        self, model: ModelSpec, num_threads: int = 2, dtype: FloatType = "float32", place: str = "cpu"
+    ) -> None:
         self._num_threads = num_threads
         self._tolerance = TOLERANCES[dtype]
         self._checks: dict[tuple[object, ...], Check] = {}
         with self._forwards():
-            self._reference = _load(_Preset(repr(model), dtype, model))
+            self._reference = _load(_Preset(repr(model), dtype, place, model))
 
     def check(self, request: Request, output_ids: Sequence[int]) -> Check:
         """Judge a request's output; the same output of the same content is judged once.
@@ -375,7 +380,7 @@ class Oracle:
     def probabilities(self, request: Request, output_ids: Sequence[int]) -> NDArray[np.float64]:
         """What each token is sampled with at each output position, given the ids before it, after all
         processing: (outputs, vocabulary)."""
-        rows = self.logits(request.prompt, output_ids).double().numpy()
+        rows = self.logits(request.prompt, output_ids).double().cpu().numpy()
         reference = self._sampling_of(request)
         found = [reference.probabilities(row, output_ids[:index]) for index, row in enumerate(rows)]
         return np.stack(found) if found else rows
@@ -383,7 +388,7 @@ class Oracle:
     def logprobs(self, request: Request, output_ids: Sequence[int]) -> NDArray[np.float64]:
         """Log-probabilities by the model's own logits, before any processing: (outputs, vocabulary)."""
         logits = self.logits(request.prompt, output_ids).double()
-        found: NDArray[np.float64] = logits.log_softmax(dim=1).numpy()
+        found: NDArray[np.float64] = logits.log_softmax(dim=1).cpu().numpy()
         return found
 
     def _sampling_of(self, request: Request) -> SamplingReference:
@@ -419,6 +424,7 @@ class _Preset:
 
     recipe: str
     dtype: FloatType
+    place: str
     spec: ModelSpec = field(compare=False)
 
 
@@ -429,7 +435,7 @@ def _load(preset: _Preset) -> Reference:
     # Not `.float()`: transformers refuses that of a model that was read from a quantised file.
     for tensor in (*model.parameters(), *filter(torch.is_floating_point, model.buffers())):
         tensor.data = tensor.data.float()
-    reference = Reference(preset.spec, model, preset.dtype)
+    reference = Reference(preset.spec, model.to(preset.place), preset.dtype)
     if preset.spec.checkpoint is None:
         assert_diverse(reference)
     return reference

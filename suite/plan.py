@@ -13,7 +13,9 @@ from typing import Literal
 
 from runner.compilers import missing_compiler
 from runner.core import usable_cores
+from runner.device.base import CUDA as CUDA
 from runner.device.base import DEVICE_KINDS, cuda_is_usable
+from runner.models import ImageAttention
 from runner.repeats import NO_REPEATS, Turn
 from runner.spans import Level
 from runner.sync_check import SyncCheck
@@ -23,6 +25,7 @@ from suite.case_label import case_title
 from suite.comparison import primary_metrics
 from suite.cost_time import num_plain_turns
 from suite.errors import SuiteError
+from suite.model_source import weight_bytes
 from suite.precision import MAX_ROUNDS as MAX_ADAPTIVE_ROUNDS
 from suite.precision import MIN_ROUNDS as MIN_ADAPTIVE_ROUNDS
 from suite.precision import Precision
@@ -32,11 +35,10 @@ from suite.schema import one_of
 from suite.store import safe_name
 from suite.token_case import MAX_REQUESTS
 from suite.turns import shuffled_turns
-from suite.workload import build_workload
+from suite.workload import WorkloadRequest, build_workload
 from suite.yaml_source import is_folder, path_errors
 
 AUTO = "auto"
-CUDA = "cuda"
 DEVICE_CHOICES = (AUTO, *DEVICE_KINDS)
 SHUFFLE = re.compile(r"shuffle:[0-9]+")
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
@@ -133,6 +135,8 @@ class PlannedCase:
     With `until` there may be fewer than `rounds` (suite/pace.py).
     `is_billed`: all rounds are of repeats, and its budget may end them before `rounds` (suite/cost.py).
     `is_budgeted`: the time for all cases may end before its rounds do (suite/budget.py).
+    `num_positions`: that its requests may come to, prompts and outputs.
+    `weight_bytes`: of its model, in float32.
     """
 
     case: Case
@@ -153,6 +157,9 @@ class PlannedCase:
     until: Precision | None = None
     is_billed: bool = False
     is_budgeted: bool = False
+    num_positions: int = 0
+    weight_bytes: int = 0
+    image_attention: ImageAttention | None = None
 
     @property
     def key(self) -> tuple[str, str]:
@@ -365,9 +372,9 @@ def plan_scenarios(scenarios: Sequence[Scenario], options: Options) -> Plan:
     cases: list[PlannedCase] = []
     for scenario in scenarios:
         planned = [_plan_case(case, options) for case in expand(scenario)]
-        _check_attention(scenario, device)
         reason = missing_requirements(scenario, device)
         if reason is None:
+            _check_attention(planned, device)
             _check_compiler(planned, device)
             cases += planned
         else:
@@ -384,14 +391,17 @@ def by_purpose(cases: Sequence[PlannedCase]) -> list[PlannedCase]:
     return [replace(case, is_budgeted=True) for case in planned]
 
 
-def _check_attention(scenario: Scenario, device: str) -> None:
+def _check_attention(planned: Sequence[PlannedCase], device: str) -> None:
     """Refuse kernels of a GPU where there is none; whether a GPU can run them it says itself."""
-    wanted, on_gpu = scenario.runner.attention, device == "cuda" or scenario.requires.device == "cuda"
-    if wanted in ("varlen", "triton") and not on_gpu and os.environ.get("TRITON_INTERPRET") != "1":
-        raise SuiteError(
-            f"{scenario.path}: runner.attention is {wanted!r}, which runs on a GPU, and this run uses the "
-            f"device {device}: use auto or sdpa"
-        )
+    if device == CUDA or os.environ.get("TRITON_INTERPRET") == "1":
+        return
+    for one in planned:
+        wanted = one.case.runner_config.attention
+        if wanted in ("varlen", "triton"):
+            raise SuiteError(
+                f"{one.case.scenario.path}: runner.attention is {wanted!r}, which runs on a GPU, and this "
+                f"run uses the device {device}: use auto or sdpa"
+            )
 
 
 def _check_compiler(planned: Sequence[PlannedCase], device: str) -> None:
@@ -542,6 +552,9 @@ def _plan_case(case: Case, options: Options) -> PlannedCase:
         workload_hash=workload.hash,
         num_requests=len(workload.requests),
         notes=(*workload.notes, *case.notes),
+        num_positions=sum(map(_num_positions, workload.requests)),
+        weight_bytes=weight_bytes(case.model_spec),
+        image_attention=case.image_attention,
         instrument=options.instrument,
         sync_check=options.sync_check,
         is_traced=options.is_traced,
@@ -551,6 +564,10 @@ def _plan_case(case: Case, options: Options) -> PlannedCase:
         has_aa=_has_aa(case.scenario, arms, reference, rounds),
         until=until,
     )
+
+
+def _num_positions(item: WorkloadRequest) -> int:
+    return len(item.request.prompt) + item.request.sampling.max_tokens
 
 
 def _reference(scenario: Scenario, arms: Sequence[str]) -> str | None:

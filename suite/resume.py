@@ -47,7 +47,8 @@ _NEW_RUN = "put it back as it was, or start a new run"
 
 # What changes a run's times, numerics or order; of the packages those that do the work.
 _FACTS = ("source_digest", "cpu_model", "num_cores", "num_physical_cores", "num_usable_cores", "os", "python")
-_PACKAGES = ("torch", "transformers", "numpy", "nvtx", "safetensors")
+_PACKAGES = ("torch", "triton", "transformers", "numpy", "nvtx", "safetensors")
+_OF_DEVICE = ("kind", "name", "torch_version")
 _UNTIMELY = ("CI", "LC_ALL")  # variables that change nothing of a run
 _BYTES_OF = ("case_id", "workload_hash")
 _OF_SCENARIOS = ("arms", "rounds", "seed")
@@ -78,10 +79,15 @@ class Resumed:
     is_finished: bool
 
     def check_device(self, device: DeviceFacts) -> None:
-        """SuiteError where the device that was opened is not the one the run began with."""
+        """SuiteError where the device that was opened is not the one the run began with.
+
+        What else it says of itself follows from a case's own configuration, which is as it was; or it says
+        how long compiling took.
+        """
         before = self.environment.device
         if before is not None:
-            _refuse_change(self.folder.path, "device.", before.model_dump(), device.model_dump())
+            old, new = ({name: getattr(one, name) for name in _OF_DEVICE} for one in (before, device))
+            _refuse_change(self.folder.path, "device.", old, new)
 
 
 def reopen(path: Path, given: Given, now: Environment) -> Resumed:

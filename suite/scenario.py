@@ -227,6 +227,12 @@ class Case:
         return spec_of(self.scenario.model, self.scenario.image_attention)
 
     @property
+    def image_attention(self) -> ImageAttention | None:
+        """How the rows of one image attend to one another; None for a text model."""
+        model = self.model_spec
+        return model.image_attention if model.is_multimodal else None
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What to know of how it is run."""
         runner = self.scenario.runner

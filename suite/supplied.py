@@ -15,15 +15,14 @@ from suite.workload import Embed
 def embedding_lookup(model: ModelSpec, dtype: FloatType = "float32") -> Embed:
     """A function from ids to float32 rows [ids, hidden], scaled as the model in `dtype` scales them.
 
-    Builds the whole model once and keeps its table only: seconds, and torch, so a worker calls it and a
-    command line does not.
+    Imports torch and transformers, so a worker calls it and a command line does not.
     """
     # Imported here: what only checks or explains a scenario must not wait for torch.
     import torch
 
-    from runner.weights import build_model
+    from runner.weights import build_embedding
 
-    embedding = build_model(model, getattr(torch, dtype)).get_input_embeddings()
+    embedding = build_embedding(model, getattr(torch, dtype))
 
     def embed(token_ids: Sequence[int]) -> NDArray[np.float32]:
         with torch.inference_mode():

@@ -22,12 +22,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from runner.config import Decision
-from runner.core import DeviceError, FinishReason, FloatType, Request, RequestState, RunnerError
-from runner.device.base import Device, open_device
+from runner.core import (
+    DeviceError,
+    FinishReason,
+    FloatType,
+    Request,
+    RequestState,
+    RunnerError,
+    usable_cores,
+)
+from runner.device.base import CUDA, Device, cuda_holds, open_device
 from runner.engine import Engine
 from runner.inputs.arms import Arm
 from runner.measure import Instrument, Recorder, StepRecord, Timeline, now_ns
-from runner.models import ImageAttention, ModelSpec
 from runner.spans import Span, records_device
 from suite.arms import named_arm
 from suite.arrival_kinds import is_closed_loop, most_at_once, settles
@@ -39,6 +46,7 @@ from suite.gpu_use import GpuWatch, watch_for
 from suite.logprob_check import check_logprobs
 from suite.memory_errors import OUT_OF_MEMORY, tells_out_of_memory
 from suite.metrics import NONE_COMPLETED, is_completed, run_metrics
+from suite.model_source import weight_bytes
 from suite.prediction import predicts_wrong
 from suite.profile.window import CaptureWindow
 from suite.protocol import (
@@ -85,6 +93,7 @@ PROGRESS_PERIOD_NS = 500_000_000
 MAX_DETAIL = 4000
 TRACED = "recorded by torch's profiler, which makes every operation longer"
 MAX_SHOWN_REQUESTS = 3
+_ROOM = 2  # times the weights in float32: those, and all that a runner keeps in 16 bits
 _EARLY = (FinishReason.EOS.value, FinishReason.STOP.value)
 
 Poll = Callable[[int, int], None]
@@ -168,10 +177,10 @@ def serve(opening: OpenCase, next_command: Callable[[], OpenCase | RunArm | Clos
 def _open(kind: str, case: Case) -> tuple[Device, Oracle]:
     """The device and the oracle. Each loads a model for seconds: at once, where in two processes."""
     if kind != "process":  # one process must not import torch on two threads
-        oracle = _make_oracle(case)
+        oracle = _make_oracle(kind, case)
         return open_device(kind, case.model_spec, case.runner_config), oracle
     with ThreadPoolExecutor(1) as pool:
-        making = pool.submit(_make_oracle, case)
+        making = pool.submit(_make_oracle, kind, case)
         device = open_device(kind, case.model_spec, case.runner_config)
         try:
             return device, making.result()
@@ -180,12 +189,18 @@ def _open(kind: str, case: Case) -> tuple[Device, Oracle]:
             raise
 
 
-def _make_oracle(case: Case) -> Oracle:
-    """With as many threads as the device has, which is idle when the oracle works."""
+def _make_oracle(kind: str, case: Case) -> Oracle:
+    """Where the device computes, which is idle when the oracle works, and with as many threads.
+
+    On a GPU that has no room for it, in float32, beside the runner: on all cores, which may take hours.
+    """
     from suite.oracle import Oracle
 
-    config = case.runner_config
-    return Oracle(case.model_spec, config.num_threads, config.dtype)
+    model, config = case.model_spec, case.runner_config
+    if kind != CUDA:
+        return Oracle(model, config.num_threads, config.dtype, "cpu")
+    has_room = cuda_holds(_ROOM * weight_bytes(model))
+    return Oracle(model, usable_cores(), config.dtype, CUDA if has_room else "cpu")
 
 
 def _check_hash(workload: Workload, opening: OpenCase) -> None:
@@ -561,12 +576,8 @@ class CaseRunner:
             compiled=outcome.compiled,
             scheduling=outcome.decision.scheduling if outcome.decision else None,
             scheduling_reason=outcome.decision.reason if outcome.decision else None,
-            image_attention=_image_attention(self._case.model_spec),
+            image_attention=self._case.image_attention,
         )
-
-
-def _image_attention(model: ModelSpec) -> ImageAttention | None:
-    return model.image_attention if model.is_multimodal else None
 
 
 def _ended_ns(engine: Engine, request_id: str) -> int | None:

@@ -23,7 +23,8 @@ from runner.models import ModelSpec
 from runner.spans import Level, Span
 from runner.sync_check import SyncCheck, SyncFinding
 
-DEVICE_KINDS = ("process", "inline", "lazy", "shuffle:SEED", "cuda")
+CUDA = "cuda"
+DEVICE_KINDS = ("process", "inline", "lazy", "shuffle:SEED", CUDA)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +134,13 @@ def cuda_is_usable() -> bool:
     return is_available()
 
 
+def cuda_holds(num_bytes: int) -> bool:
+    """Whether the GPU has so much memory. Imports torch."""
+    from runner.device.cuda import memory_bytes
+
+    return num_bytes <= memory_bytes()
+
+
 def open_device(kind: str, model: ModelSpec, config: RunnerConfig) -> Device:
     """A device of that kind with the model loaded. RunnerError for an unknown kind or impossible sizes."""
     config.check_model(model)
@@ -143,7 +151,7 @@ def open_device(kind: str, model: ModelSpec, config: RunnerConfig) -> Device:
         from runner.device.process import ProcessDevice
 
         return ProcessDevice(model, config)
-    if kind == "cuda":
+    if kind == CUDA:
         from runner.device.cuda import CudaDevice
 
         return CudaDevice(model, config)

@@ -371,6 +371,10 @@ def cache_bytes() -> int:
     return int(torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size)
 
 
+def memory_bytes() -> int:
+    return int(torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory)
+
+
 def device_name() -> str:
     return torch.cuda.get_device_name()
 

@@ -22,7 +22,7 @@ from typing import Any, Literal, NoReturn
 from runner.commands import EVENTS, Command, buffer_table
 from runner.compilers import COMPILE_TIMEOUT_S
 from runner.config import RunnerConfig
-from runner.core import DeviceError
+from runner.core import DeviceError, RunnerError
 from runner.device.base import Device, DeviceReport, poison_host
 from runner.device.channel import Layout, channel_layout, spin_s
 from runner.device.report import ReportRing, SpanRing
@@ -200,6 +200,9 @@ class ProcessDevice(Device):
         if message[0] == "error":
             self._failure = DeviceError(*message[1:])
             raise self._failure
+        if message[0] == "refused":  # the user's mistake, in words; the child has ended all the same
+            self._failure = DeviceError(message[1])
+            raise RunnerError(message[1])
         assert message[0] == kind, f"expected {kind}, got {message[0]}"
         return tuple(message[1:])
 

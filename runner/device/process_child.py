@@ -20,7 +20,7 @@ import torch
 
 from runner.commands import EVENTS, buffer_table
 from runner.config import RunnerConfig
-from runner.core import DeviceError, DeviceInfo
+from runner.core import DeviceError, DeviceInfo, RunnerError
 from runner.device.channel import Layout, spin_s
 from runner.device.command_runner import CommandRunner
 from runner.device.report import ReportRing, SpanRing
@@ -48,6 +48,8 @@ def serve(
             _Server(model, config, layout, arena_fd.detach(), connection, wake).run()
         except DeviceError as error:
             connection.send(("error", str(error), error.step_id, error.command, error.traceback_text))
+        except RunnerError as error:
+            connection.send(("refused", str(error)))
         except (EOFError, BrokenPipeError, ConnectionResetError):
             raise
         except Exception as error:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from runner.spans import Span
 from suite.archive import SUFFIX, megabytes, pack
+from suite.case_label import case_title
 from suite.compare_folders import findings_of
 from suite.errors import SuiteError
 from suite.plan import Options
@@ -168,7 +169,7 @@ def _readable_spans(loaded: LoadedRun) -> tuple[dict[str, list[Span]], list[str]
 
 def _title(run: RunRecord, loaded: LoadedRun) -> str:
     is_only_case = len({other.case_id for other in loaded.runs}) == 1
-    name = run.arm if is_only_case else f"{run.scenario} [{run.case_label}] {run.arm}"
+    name = run.arm if is_only_case else f"{case_title(run.scenario, run.case_label)} {run.arm}"
     return name if loaded.one_in == 1 else f"{name} (of each kind of step 1 in {loaded.one_in:,})"
 
 

@@ -15,9 +15,11 @@ import psutil
 import pytest
 from records import make_request, make_run
 
+from runner.models import ALL_MODELS
 from suite import experiment as experiment_module
 from suite.errors import SuiteError
 from suite.experiment import Experiment, Stop, exit_code
+from suite.model_source import weight_bytes
 from suite.plan import Options, make_plan
 from suite.precision import Precision
 from suite.record import Failure, LogprobVerdict, Status
@@ -159,8 +161,24 @@ def test_a_run_that_hangs_is_ended_by_the_scenarios_timeout(make):
 
 def test_checking_tokens_has_a_limit_of_its_own(make, monkeypatch):
     monkeypatch.setattr(experiment_module, "CHECK_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(experiment_module, "CHECK_OPERATIONS_PER_S", 1e15)
     records = make({"r0": "hang-in-check"}).run()
     assert records[1].failure.message == "checking the tokens took longer than 1 s"
+
+
+def test_a_large_model_has_longer_to_open_and_long_traffic_longer_to_be_checked(make):
+    def limits(text=SCENARIO, model="tiny-qwen3"):
+        (planned,) = make(text=text)._plan.cases
+        planned = replace(planned, weight_bytes=weight_bytes(ALL_MODELS[model]))
+        return experiment_module._open_timeout_s(planned), experiment_module._check_timeout_s(planned)
+
+    assert limits() == pytest.approx((300, 600), rel=0.01)
+    many = "{num_requests: 1000, prompt_tokens: 4, output_tokens: 400}"
+    long = SCENARIO.replace("{num_requests: 2, prompt_tokens: 4, output_tokens: 4}", many)
+    opening_s, checking_s = limits(long)
+    assert opening_s == limits()[0] and checking_s > 900
+    opening_s, checking_s = limits(long, "gemma-3-12b")
+    assert opening_s > 1_200 and checking_s > 600_000 / 2
 
 
 def test_a_failure_in_a_run_keeps_what_the_worker_recorded_and_gets_a_fresh_worker(make):
@@ -293,3 +311,12 @@ def test_isolated_runs_get_a_worker_each_but_those_that_replay_each_other_share_
     plain = [record for record in records if record not in repeated]
     assert len(set(workers(plain))) == len(plain) == 2
     assert len(set(workers(repeated))) == 1 and len(repeated) > 2
+
+
+def test_a_run_of_which_nothing_came_back_says_what_it_was_to_compute_in(make):
+    text = SCENARIO.replace("model: tiny-qwen3", "model: tiny-gemma3-vl\nimage_attention: bidirectional")
+    for action in ("die", "hang"):
+        records = make({"r0": action}, text=f"{text.replace('20', '2.5')}runner: {{dtype: bfloat16}}\n").run()
+        lost = [record for record in records if record.failure]
+        assert [record.dtype for record in lost] == ["bfloat16"]
+        assert [record.image_attention for record in lost] == ["bidirectional"]

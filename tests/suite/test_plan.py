@@ -214,6 +214,20 @@ def test_a_a_runs_are_made_as_told_or_where_rounds_and_arms_suffice(write, overr
     assert not any(run.is_aa for run in for_check(plan).cases[0].runs())
 
 
+def test_kernels_of_a_gpu_are_refused_in_any_case_of_a_sweep(write, monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    file = write("a.yaml", extra="sweep: {runner.attention: [sdpa, triton]}\n")
+    with pytest.raises(SuiteError, match=r"a\.yaml: runner\.attention is 'triton', which runs on a GPU"):
+        make_plan([file], Options(device="inline"))
+
+
+def test_what_a_gpu_is_required_for_is_skipped_without_one_whatever_its_kernels(write, monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    file = write("a.yaml", extra="requires: {device: cuda}\nrunner: {attention: triton}\n")
+    plan = make_plan([file], Options(device="inline"))
+    assert plan.cases == () and [name for name, _ in plan.skipped] == ["a"]
+
+
 def test_kernels_of_a_gpu_are_refused_before_a_run_where_there_is_none(write, monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     file = write("a.yaml")

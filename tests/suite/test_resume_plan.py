@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from suite.environment import CompiledFacts, DeviceFacts, capture
+from suite.errors import SuiteError
 from suite.plan import Options, make_plan, plan_scenarios
 from suite.precision import Precision
-from suite.resume import Given, _check_given, _options, _scenario, differences
-from suite.store import Config, as_stored
+from suite.resume import Given, Resumed, _check_given, _options, _scenario, differences
+from suite.store import Config, RunFolder, as_stored
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = sorted((ROOT / "scenarios").rglob("*.yaml"))
@@ -67,3 +69,34 @@ def test_every_key_that_differs_is_named_with_both_values():
     now = {"a": [1, {"b": 3}], "new": "x", "same": None, "null": None}
     assert list(differences(before, now)) == [(".a[1].b", 2, 3), (".gone", 1, None), (".new", None, "x")]
     assert list(differences({"a": [1]}, {"a": [1, 2]})) == [(".a", [1], [1, 2])]
+
+
+DEVICE = DeviceFacts(kind="process", name="cpu", num_threads=1, torch_version="2.13", attention="sdpa")
+
+
+def resumed_on(device):
+    environment = capture(()).model_copy(update={"device": device})
+    return Resumed(RunFolder(Path("folder")), None, (), environment, (), is_finished=False)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"num_threads": 2},
+        {"attention": "triton 3.9", "graph_sizes": (1, 2)},
+        {"compiled": CompiledFacts(num_graphs=2, duration_s=41.5)},
+    ],
+    ids=["threads", "attention", "compiled"],
+)
+def test_what_a_case_says_of_the_device_is_no_other_device(changes):
+    """The record has the last case's; another case of the sweep has its own, and compiling takes its time."""
+    resumed_on(DEVICE).check_device(DEVICE.model_copy(update=changes))
+    again = DEVICE.model_copy(update={"compiled": CompiledFacts(num_graphs=2, duration_s=43.9)})
+    resumed_on(DEVICE.model_copy(update=changes)).check_device(again)
+
+
+@pytest.mark.parametrize("changes", [{"kind": "inline"}, {"name": "a GPU"}, {"torch_version": "2.14"}])
+def test_another_device_is_refused_with_what_differs(changes):
+    ((key, value),) = changes.items()
+    with pytest.raises(SuiteError, match=rf"--resume folder: device\.{key} is '{value}', and was "):
+        resumed_on(DEVICE).check_device(DEVICE.model_copy(update=changes))

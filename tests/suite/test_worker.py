@@ -145,7 +145,7 @@ class FakeOracle:
     wrong: tuple[str, ...] = ()
     num_made = 0
 
-    def __init__(self, model, num_threads, dtype):
+    def __init__(self, model, num_threads, dtype, place):
         FakeOracle.num_made += 1
 
     def logprobs(self, request, output_ids):

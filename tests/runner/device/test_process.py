@@ -18,7 +18,7 @@ import pytest
 
 from runner.commands import OUTPUT_READY, UPLOADS_DONE, Download, Record, Upload
 from runner.config import RunnerConfig
-from runner.core import DeviceError
+from runner.core import DeviceError, RunnerError
 from runner.device import process
 from runner.device.base import Device, open_device
 from runner.models import TINY_QWEN3
@@ -194,6 +194,17 @@ def num_open_files() -> int:
     """Open descriptors, once everything unreachable is collected (a mapping lives as long as its arrays)."""
     gc.collect()
     return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_what_cannot_be_had_here_is_told_in_its_own_words_and_leaves_nothing() -> None:
+    warm_up()
+    before = descendants()
+    wanted = dataclasses.replace(CONFIG, attention="varlen")
+    with pytest.raises(RunnerError) as caught:
+        open_device("process", TINY_QWEN3, wanted)
+    assert not isinstance(caught.value, DeviceError)
+    assert str(caught.value).startswith("runner.attention is 'varlen', but FlashAttention runs on a GPU")
+    assert descendants() == before
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc")
