@@ -86,23 +86,24 @@ def _loaded(spec: ModelSpec, dtype: torch.dtype) -> Any:
     return model.requires_grad_(False).eval()
 
 
-class _NothingDrawn(TorchDispatchMode):
-    """Within it no tensor is filled at random.
+class _NothingDrawn(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Within it zeros stand for what would be drawn at random.
 
     torch and transformers each draw a model's weights when it is made, on one core: of a large model that is
-    minutes, for values that ours replace.
+    minutes, for values that ours replace. Zeros and not whatever was there: some initialisers draw again
+    until all values lie within bounds.
     """
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        return args[0] if func in _DRAWS else func(*args, **(kwargs or {}))
+        return args[0].zero_() if func in _DRAWS else func(*args, **(kwargs or {}))
 
 
 def _undrawn(spec: ModelSpec) -> Any:
-    """A preset's model with no value yet where one is drawn."""
+    """A preset's model with zeros where values are drawn."""
     config_class, model_class = _CLASSES[spec.family]
-    with _NothingDrawn():
+    with _NothingDrawn():  # type: ignore[no-untyped-call]
         return model_class(config_class(**spec.hf_config)).requires_grad_(False)
 
 

@@ -553,7 +553,7 @@ def _plan_case(case: Case, options: Options) -> PlannedCase:
         num_requests=len(workload.requests),
         notes=(*workload.notes, *case.notes),
         num_positions=sum(map(_num_positions, workload.requests)),
-        weight_bytes=weight_bytes(case.model_spec),
+        weight_bytes=weight_bytes(case.model_spec, "float32"),
         image_attention=case.image_attention,
         instrument=options.instrument,
         sync_check=options.sync_check,

@@ -199,7 +199,7 @@ def _make_oracle(kind: str, case: Case) -> Oracle:
     model, config = case.model_spec, case.runner_config
     if kind != CUDA:
         return Oracle(model, config.num_threads, config.dtype, "cpu")
-    has_room = cuda_holds(_ROOM * weight_bytes(model))
+    has_room = cuda_holds(_ROOM * weight_bytes(model, "float32"))
     return Oracle(model, usable_cores(), config.dtype, CUDA if has_room else "cpu")
 
 

@@ -169,7 +169,7 @@ def test_checking_tokens_has_a_limit_of_its_own(make, monkeypatch):
 def test_a_large_model_has_longer_to_open_and_long_traffic_longer_to_be_checked(make):
     def limits(text=SCENARIO, model="tiny-qwen3"):
         (planned,) = make(text=text)._plan.cases
-        planned = replace(planned, weight_bytes=weight_bytes(ALL_MODELS[model]))
+        planned = replace(planned, weight_bytes=weight_bytes(ALL_MODELS[model], "float32"))
         return experiment_module._open_timeout_s(planned), experiment_module._check_timeout_s(planned)
 
     assert limits() == pytest.approx((300, 600), rel=0.01)

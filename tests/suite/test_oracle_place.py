@@ -73,8 +73,8 @@ def the_case(folder: Path, dtype: str) -> Case:
     [
         ("inline", 0, (1, "cpu")),
         ("process", 10**12, (1, "cpu")),
-        ("cuda", 2 * weight_bytes(TINY_GEMMA3_VL), (usable_cores(), "cuda")),
-        ("cuda", 2 * weight_bytes(TINY_GEMMA3_VL) - 1, (usable_cores(), "cpu")),
+        ("cuda", 2 * weight_bytes(TINY_GEMMA3_VL, "float32"), (usable_cores(), "cuda")),
+        ("cuda", 2 * weight_bytes(TINY_GEMMA3_VL, "float32") - 1, (usable_cores(), "cpu")),
     ],
     ids=["cpu", "a process", "a gpu", "a gpu too small"],
 )
