@@ -333,7 +333,8 @@ LAYERS = (
         ),
         libraries=("numpy", "pandas", "plotly", "jinja2", "markupsafe"),
         own=(
-            *("runner.core", "runner.measure", "runner.spans", "suite.record", "suite.metrics"),
+            *("runner.core", "runner.inputs.arms", "runner.measure", "runner.spans"),
+            *("suite.record", "suite.metrics"),
             *("suite.checks", "suite.control", "suite.summary", "suite.validity.rule", "suite.report"),
             *("suite.amplification", "suite.bill", "suite.ceilings", "suite.cost_tables", "suite.lanes"),
             *("suite.step_costs", "suite.cost_time", "suite.repeatable"),
