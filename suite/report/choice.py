@@ -163,9 +163,10 @@ def _rivals(faster: Sequence[Comparison]) -> str:
     if not others:
         return ""
     near = [one.arm for one in others if _overlap(best, one)]
+    as_well = f", as {'is' if len(others) == 1 else 'are'} {listed([one.arm for one in others])}"
     if near:
-        return f", as are {listed([one.arm for one in others])}; its interval overlaps that of {listed(near)}"
-    return f", as are {listed([one.arm for one in others])}, and by more than these"
+        return f"{as_well}; the interval of {best.arm} overlaps that of {listed(near)}"
+    return f"{as_well}, and by more than {'that' if len(others) == 1 else 'these'}"
 
 
 def _overlap(one: Comparison, other: Comparison) -> bool:
