@@ -62,8 +62,9 @@ def _tokens_of_measured(scenario: ScenarioData) -> str:
     told = _verdict([one for one in scenario.measured if one.control is None], scenario)
     controls = [one for one in scenario.measured if one.control is not None]
     if controls:
-        which = "; ".join(f"{one.label}: {one.control}" for one in controls)
-        told = f"{told} Negative controls: {which}.".lstrip()
+        has_cases = len({one.case_id for one in scenario.series}) > 1
+        which = "; ".join(f"{one.label if has_cases else one.arm} {one.control}" for one in controls)
+        told = f"{told} Arms that are wrong by design, not among these: {which}.".lstrip()
     return told
 
 
@@ -195,7 +196,10 @@ def _lost_runs(scenario: ScenarioData) -> Iterator[str]:
 
 
 def _doubted_arms(scenario: ScenarioData) -> Iterator[str]:
-    in_doubt = [rules for one in scenario.series if (rules := _rules_of_arms(one))]
+    in_doubt = [(one, rules) for one in scenario.series if (rules := _rules_of_arms(one))]
     if in_doubt:
-        which = ", ".join(dict.fromkeys(rule for rules in in_doubt for rule in rules))
-        yield f"{plural(len(in_doubt), 'arm')} in doubt: {which}"
+        which = ", ".join(dict.fromkeys(rule for _, rules in in_doubt for rule in rules))
+        first, rules = in_doubt[0]
+        seen = next((found.message for found in first.findings if found.rule == rules[0]), "")
+        told = f" ({first.arm}: {seen})" if seen else ""
+        yield f"{plural(len(in_doubt), 'arm')} in doubt: {which}{told}"

@@ -14,6 +14,7 @@ from suite.report.data import ScenarioData, Series
 from suite.report.point import Point
 from suite.report.tables import why_no_speed
 from suite.report.wording import listed, median, plural, quantity, spread
+from suite.validity.rule import broken_rules
 from suite.verdict import Word
 
 THROUGHPUT = "output_throughput"
@@ -70,10 +71,19 @@ def _chosen(scenario: ScenarioData, compared: Sequence[Comparison]) -> tuple[Poi
     else:
         choice = _of_cases(usable, metric)
     evidence = _how_sure(scenario, usable or compared, metric, choice.arm)
+    doubts = _doubts(scenario, compared) if choice.is_decided else ""
     return (
-        Point(_WHICH, choice.text, "right" if choice.is_decided else "doubt"),
+        Point(_WHICH, f"{choice.text}{doubts}", "right" if choice.is_decided and not doubts else "doubt"),
         Point(_SURE, f"{evidence}{_told_of(ceilings)}", "" if choice.is_decided else "doubt"),
     )
+
+
+def _doubts(scenario: ScenarioData, compared: Sequence[Comparison]) -> str:
+    """The rules that the rounds of a compared arm broke, taken together; a run that broke one is left out."""
+    arms = {one.arm for one in compared} | {one.reference for one in compared}
+    found = (one.findings for one in scenario.series if one.arm in arms)
+    rules = dict.fromkeys(one.rule for findings in found for one in findings if not broken_rules((one,)))
+    return f" In doubt: {', '.join(rules)} (see Beware)." if rules else ""
 
 
 def _told_of(ceilings: frozenset[str]) -> str:
@@ -117,7 +127,7 @@ def _of_one_case(usable: Sequence[Comparison], metric: str) -> _Choice:
     torn = "; ".join(_told_of_metrics(usable, arm) for arm in both)
     if faster:
         known = f"known to be faster than {reference} in {_words(metric)}{_rivals(faster)}"
-        text = f"Use {faster[0].arm}: {known}."
+        text = f"Use {faster[0].arm}: {known}"
         more = f" Of others it depends: {torn}." if torn else ""
         return _Choice(f"{text}{more}", True, faster[0].arm)
     if torn:
@@ -158,15 +168,17 @@ def _words(metric: str) -> str:
 
 
 def _rivals(faster: Sequence[Comparison]) -> str:
-    """Others known to be faster than the reference, and whether the best one lies clear of them."""
+    """The end of the sentence, with others known to be faster than the reference, and whether the best one
+    lies clear of them.
+    """
     best, others = faster[0], faster[1:]
     if not others:
-        return ""
+        return "."
     near = [one.arm for one in others if _overlap(best, one)]
-    as_well = f", as {'is' if len(others) == 1 else 'are'} {listed([one.arm for one in others])}"
+    as_well = f"So {'is' if len(others) == 1 else 'are'} {listed([one.arm for one in others])}"
     if near:
-        return f"{as_well}; the interval of {best.arm} overlaps that of {listed(near)}"
-    return f"{as_well}, and by more than {'that' if len(others) == 1 else 'these'}"
+        return f". {as_well}; which of {listed([best.arm, *near])} is the fastest one cannot tell."
+    return f". {as_well}, by less."
 
 
 def _overlap(one: Comparison, other: Comparison) -> bool:
@@ -222,8 +234,8 @@ def _how_sure(scenario: ScenarioData, compared: Sequence[Comparison], metric: st
     known = [effect for effect in seen if effect is not None]
     if known:
         told.append(
-            f"The smallest difference so many rounds would have shown in 4 of 5 such experiments: "
-            f"{size_text(max(known))} of {_words(metric)}{', with any arm' if len(known) > 1 else ''}."
+            f"A true difference of {size_text(max(known))} of {_words(metric)} is found in 4 of 5 such "
+            "experiments, a smaller one less often."
         )
     told.append(_validity(scenario))
     if any(one.verdict.word is Word.CANNOT_TELL for one in compared):

@@ -9,12 +9,16 @@ from suite.report.tables import Mark
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """`text` is whole sentences. `mark` colours it, in words too. `command`: to be typed, after it."""
+    """`text` is whole sentences. `mark` colours it, in words too. `command`: to be typed, after it.
+
+    `hint`: what the label means, on the page.
+    """
 
     label: str
     text: str
     mark: Mark = ""
     command: str = ""
+    hint: str = ""
 
     @property
     def plain(self) -> str:

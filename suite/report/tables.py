@@ -176,7 +176,7 @@ def metric_cell(one: Series, metrics: Sequence[tuple[str, str]]) -> Cell:
 def _thin(one: Series, name: str) -> str:
     """What to know of a percentile beyond which no sample of some round can lie."""
     fewest = min(found.num_samples for found in one.metrics(name) if found.value is not None)
-    return f"; of {fewest} samples, near the maximum" if fewest < least_samples(name) else ""
+    return f"; a round has {fewest}: near its maximum" if fewest < least_samples(name) else ""
 
 
 def speed_cell(one: Series, metrics: Sequence[tuple[str, str]]) -> Cell:

@@ -53,7 +53,7 @@ def test_every_preset_has_a_line_with_all_there_is_to_know() -> None:
     assert list(lines) == list(ARMS)
     assert lines["refresh"] == (
         "async/all/always/where | from vLLM #45673 | held to vLLM 0.32.0 | right | any model | "
-        "the flags are uploaded on every step, async allowed"
+        "async; the flags are uploaded on every step, rows only on steps that are given some"
     )
     assert lines["stale"].split(" | ")[2:4] == ["held to no vLLM version", "WRONG"]
     assert lines["ids"].startswith("async, token ids | from vLLM |")

@@ -63,7 +63,7 @@ def test_the_arm_known_to_be_fastest_is_named_first_with_its_evidence(arms: Scen
     assert told["Which arm"].mark == "right"
     assert told["How sure"].text.startswith("skip is faster than gated: output throughput +22")
     assert "n = 6 rounds; noise floor 0.50 %" in told["How sure"].text
-    assert "The smallest difference so many rounds would have shown" in told["How sure"].text
+    assert "is found in 4 of 5 such experiments, a smaller one less often." in told["How sure"].text
     assert "No rule of validity was broken in " in told["How sure"].text
     broken = Finding("r", "drift", "it drifted", "warm up", True)
     doubted = tuple(replace(one, findings=(broken,)) for one in arms.series)
@@ -73,8 +73,11 @@ def test_the_arm_known_to_be_fastest_is_named_first_with_its_evidence(arms: Scen
 def test_arms_whose_intervals_overlap_are_not_told_apart(arms: ScenarioData) -> None:
     best = next(one for one in arms.comparisons if one.arm == "skip")
     close = tuple(replace(one, ratio=best.ratio) if one.arm == "refresh" else one for one in arms.comparisons)
-    assert "the interval of refresh overlaps that of skip" in which(replace(arms, comparisons=close)).text
-    assert "by more than these" in which(arms).text
+    assert (
+        "; which of refresh and skip is the fastest one cannot tell."
+        in which(replace(arms, comparisons=close)).text
+    )
+    assert ", by less." in which(arms).text
 
 
 def test_where_no_arm_is_known_to_be_faster_the_reference_stays_or_one_cannot_tell(
@@ -185,7 +188,7 @@ def test_the_smallest_effect_is_the_worst_of_the_metric_that_decides(arms: Scena
     worst = next(one for one in changed if one.floor.value == 0.05).smallest_effect
     assert worst is not None and 0.05 < worst < 0.1
     told = sure(replace(scenario, comparisons=tuple(changed)))
-    assert f"{size_text(worst)} of median E2E latency, with any arm.".replace("\u00a0", " ") in told
+    assert f"{size_text(worst)} of median E2E latency is found in 4 of 5".replace("\u00a0", " ") in told
 
 
 def test_a_ceiling_is_no_evidence_and_sets_no_smallest_effect() -> None:
@@ -205,6 +208,19 @@ def supplied_to(*arms: str) -> ScenarioData:
         frame = loaded.request_frames[run.run_id]
         loaded.request_frames[run.run_id] = frame.assign(num_supplied_tokens=9 if run.arm in arms else 0)
     return only(situations.compared(loaded))
+
+
+def test_an_arm_to_use_is_in_doubt_where_the_rounds_of_an_arm_broke_a_rule(arms: ScenarioData) -> None:
+    def broken(rule: str) -> ScenarioData:
+        finding = Finding("r", rule, "it went up by 25 %", "warm up", True)
+        doubted = (replace(one, findings=(finding,)) if one.arm == "gated" else one for one in arms.series)
+        return replace(arms, series=tuple(doubted))
+
+    assert which(broken("drift")).mark == "doubt"
+    assert which(broken("drift")).text.endswith("In doubt: drift (see Beware).")
+    told = by_label(broken("drift"))["Beware"].text
+    assert told.startswith("1 arm in doubt: drift (gated: it went up by 25 %)")
+    assert which(broken("foreign-load")).mark == which(arms).mark == "right"
 
 
 def with_findings(rules: dict[str, str]) -> ScenarioData:
@@ -317,7 +333,7 @@ def test_the_price_of_disabling_async_is_split_in_overlap_and_copy(arms: Scenari
 
 def test_without_equal_steps_the_price_is_that_of_the_arms_own_comparison(arms: ScenarioData) -> None:
     told = by_label(replace(arms, attribution=()))["Price of disabling async"].text
-    assert told.startswith("gated against refresh: output throughput -13.")
+    assert told.startswith("Without async (gated against refresh): output throughput -13.")
     unjudged = tuple(one for one in arms.comparisons if one.arm != "refresh")
     point = by_label(replace(arms, attribution=(), comparisons=unjudged))["Price of disabling async"]
     assert point.mark == "doubt" and point.command.endswith("--arms gated,refresh --rounds 10")
@@ -373,10 +389,12 @@ def test_a_line_of_the_attribution_that_is_not_decided_is_told_marked_doubt(arms
 def test_the_flag_upload_has_microseconds_interval_share_and_rounds(arms: ScenarioData) -> None:
     told = by_label(arms)
     assert told["Flag upload"].text == (
-        "3.10 µs [2.40, 3.80] of a decode step (0.042 % of it, n = 12 rounds); cannot tell of a mixed step, "
-        "at most 5.00 µs (n = 12 rounds) (arm refresh)."
+        "3.10 µs a decode step (95 % interval 2.40 to 3.80 µs, 0.042 % of it, n = 12 rounds); "
+        "cannot tell of a mixed step, at most 5.00 µs (n = 12 rounds) (arm refresh)."
     )
-    assert told["Masked merge"].text.startswith("41.0 µs [38.0, 44.0] of a decode step (0.56 % of it")
+    assert told["Masked merge"].text.startswith(
+        "41.0 µs a decode step (95 % interval 38.0 to 44.0 µs, 0.56 % of it"
+    )
     assert told["Masked merge"].text.endswith("arm skip does without flags and merge.")
 
 
