@@ -37,6 +37,7 @@ MAX_POINTS = 100_000  # on the whole page: about 3 MB of text
 CURVES_PER_SERIES = 8  # three ECDFs and five lines over time
 POINTS_OF_A_CURVE = (60, 2000)
 LIGHT_THEME = {"text": "#1b1f24", "grid": "#d9dee4", "axis": "#59636e", "paper": "#ffffff"}
+_DEVICES = {"process": "process (on a CPU, no GPU)", "inline": "inline (on a CPU, no GPU)"}
 DARK_THEME = {"text": "#e6e9ed", "grid": "#333b45", "axis": "#9aa4af", "paper": "#15191e"}
 
 
@@ -146,7 +147,7 @@ def _setting(data: ReportData) -> str:
     records = [record for one in data.series for record in one.records]
     kinds = dict.fromkeys(record.device for record in records)
     parts = (
-        f"device {', '.join(kinds)}" if kinds else "",
+        f"device {', '.join(_DEVICES.get(kind, kind) for kind in kinds)}" if kinds else "",
         ", ".join(dict.fromkeys(record.dtype for record in records)),
         f"{machine}, {cores} cores" if machine and cores else str(machine or ""),
         str(environment.get("started_utc") or ""),

@@ -32,9 +32,8 @@ _SKIPS = "On steps that hold token ids alone arm skip does without flags and mer
 _ASYNC, _FLAG, _MERGE = "Price of disabling async", "Flag upload", "Masked merge"
 _HINTS = {
     _ASYNC: "async: a step is planned while the one before it runs",
-    _FLAG: "flags tell which positions hold a token id and which a given embedding; each step copies them to "
-    "the device",
-    _MERGE: "by these flags looked-up rows and given ones become one input",
+    _FLAG: "flags: which positions hold a token id, which a given embedding",
+    _MERGE: "of looked-up rows and given ones, by the flags",
 }
 
 

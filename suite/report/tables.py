@@ -24,6 +24,7 @@ from suite.report.figures import why_no_steps
 from suite.report.samples import CLOCKS, HASH, step_samples
 from suite.report.upload_totals import buffers
 from suite.report.wording import cut, median, number, plural, quantity, sample_count, spread, undefined
+from suite.validity.rule import broken_rules
 from suite.verdict import Word
 
 MAX_ROWS = 100
@@ -200,10 +201,11 @@ def validity_cell(one: Series) -> Cell:
     if not one.findings:
         return text("✓ VALID", "right")
     rules = list(dict.fromkeys(finding.rule for finding in one.findings))
-    runs = len({finding.run_id for finding in one.findings})
+    runs = len(broken_rules(one.findings))
+    whose = plural(runs, "run") if runs else "its rounds taken together"
     is_timing = all(finding.is_timing for finding in one.findings)
     word = "? INVALID for timing" if is_timing else "✗ INVALID"
-    line = Line(f"{word}: {', '.join(rules)}", note=f"{plural(runs, 'run')}; see Validity")
+    line = Line(f"{word}: {', '.join(rules)}", note=f"{whose}; see Validity")
     return Cell((line,), "doubt" if is_timing else "wrong")
 
 

@@ -383,7 +383,10 @@ def test_findings_mark_the_arm_and_say_the_remedy() -> None:
     loaded.summary = {"findings": [finding | {"is_timing": True}]}
     data = from_loaded(loaded)
     (cell,) = column(tables.verdicts(data), "Validity")
-    assert words(cell).startswith("? INVALID for timing: off-schedule")
+    assert words(cell) == "? INVALID for timing: off-schedule 1 run; see Validity"
+    loaded.summary = {"findings": [finding | {"rule": "drift", "is_timing": True}]}
+    (of_arm,) = column(tables.verdicts(from_loaded(loaded)), "Validity")
+    assert words(of_arm) == "? INVALID for timing: drift its rounds taken together; see Validity"
     assert [words(cell).strip() for cell in tables.findings(data).rows[0]] == [
         "smoke · sync-ids · round 3",
         "off-schedule",
