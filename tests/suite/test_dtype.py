@@ -286,7 +286,8 @@ def test_a_run_in_bfloat16_is_right_and_its_folder_and_page_say_by_which_rule(tm
         assert not any("were cast" in note for note in run["notes"])
         assert (run["tokens"]["num_wrong"] > 0) == (run["arm"] in ("stale", "overwrite")), run["arm"]
     page = (folder / "report.html").read_text(encoding="utf-8")
-    assert "Judged by the rule for bfloat16" in page and "device inline (on a CPU, no GPU) · bfloat16 · " in page
+    assert "Judged by the rule for bfloat16" in page
+    assert "device inline (on a CPU, no GPU) · bfloat16 · " in page
 
 
 def test_a_page_of_float32_says_so_and_names_no_rule() -> None:
