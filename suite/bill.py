@@ -171,8 +171,7 @@ def _busy(timed: Sequence[RunRecord]) -> str:
     and shifts nothing: the runs count.
     """
     rules = (machine.foreign_load, machine.stolen_time, machine.gpu)
-    found = [(run, [one.rule for rule in rules for one in rule(run)]) for run in timed]
-    broken = [names for _, names in found if names]
+    broken = [names for run in timed if (names := [one.rule for rule in rules for one in rule(run)])]
     if not broken:
         return ""
     which = ", ".join(dict.fromkeys(name for names in broken for name in names))

@@ -161,11 +161,6 @@ def _drafts(scenario: ScenarioData) -> str:
     return f" Of {number(drafted)} tokens drafted in {runs} {share} were accepted."
 
 
-def _rules_of_arms(one: Series) -> list[str]:
-    """The rules broken by its rounds taken together, which say nothing against any one run."""
-    return [finding.rule for finding in one.findings if not broken_rules((finding,))]
-
-
 def _beware(scenario: ScenarioData) -> Point:
     parts = [*_lost_runs(scenario), *_doubted_arms(scenario)]
     told = [f"{', '.join(parts)}; see below."] if parts else []
@@ -196,10 +191,10 @@ def _lost_runs(scenario: ScenarioData) -> Iterator[str]:
 
 
 def _doubted_arms(scenario: ScenarioData) -> Iterator[str]:
-    in_doubt = [(one, rules) for one in scenario.series if (rules := _rules_of_arms(one))]
+    in_doubt = [one for one in scenario.series if one.doubts]
     if in_doubt:
-        which = ", ".join(dict.fromkeys(rule for _, rules in in_doubt for rule in rules))
-        first, rules = in_doubt[0]
-        seen = next((found.message for found in first.findings if found.rule == rules[0]), "")
+        which = ", ".join(dict.fromkeys(doubt.rule for one in in_doubt for doubt in one.doubts))
+        first = in_doubt[0]
+        seen = first.doubts[0].message
         told = f" ({first.arm}: {seen})" if seen else ""
         yield f"{plural(len(in_doubt), 'arm')} in doubt: {which}{told}"

@@ -14,7 +14,6 @@ from suite.report.data import ScenarioData, Series
 from suite.report.point import Point
 from suite.report.tables import why_no_speed
 from suite.report.wording import listed, median, plural, quantity, spread
-from suite.validity.rule import broken_rules
 from suite.verdict import Word
 
 THROUGHPUT = "output_throughput"
@@ -81,8 +80,7 @@ def _chosen(scenario: ScenarioData, compared: Sequence[Comparison]) -> tuple[Poi
 def _doubts(scenario: ScenarioData, compared: Sequence[Comparison]) -> str:
     """The rules that the rounds of a compared arm broke, taken together; a run that broke one is left out."""
     arms = {one.arm for one in compared} | {one.reference for one in compared}
-    found = (one.findings for one in scenario.series if one.arm in arms)
-    rules = dict.fromkeys(one.rule for findings in found for one in findings if not broken_rules((one,)))
+    rules = dict.fromkeys(doubt.rule for one in scenario.series if one.arm in arms for doubt in one.doubts)
     return f" In doubt: {', '.join(rules)} (see Beware)." if rules else ""
 
 

@@ -82,6 +82,11 @@ class Series:
     one_in: int = 1  # of each kind of step 1 in so many is here: an archive left the others out
 
     @property
+    def doubts(self) -> tuple[Finding, ...]:
+        """Of its rounds taken together, which say nothing against any one run."""
+        return tuple(found for found in self.findings if not broken_rules((found,)))
+
+    @property
     def thinning(self) -> str:
         """What to say beside figures of steps where an archive left most of them out; else empty."""
         if self.one_in == 1:

@@ -291,11 +291,11 @@ def verdicts(data: ReportData) -> Table:
     has_goodput = any(one.values("request_goodput") for one in data.series)
     labels = (*(label for label, _ in SPEED_METRICS), *(("Goodput",) if has_goodput else ()))
     heads = _heads(data)
-    unexplained = dict.fromkeys(one.arm for one in data.series)  # each is explained where it stands first
+    first = {one.arm: one for one in reversed(data.series)}  # there an arm is explained
     rows = tuple(
         (
             *(cell for cell, head in zip(names(one)[:-1], _NAMES[:-1], strict=True) if head in heads),
-            _arm_cell(one.arm, unexplained),
+            _arm_cell(one.arm, is_first=first[one.arm] is one),
             tokens_cell(one),
             *(speed_cell(one, metrics) for _, metrics in SPEED_METRICS),
             *((goodput_cell(one),) if has_goodput else ()),
@@ -323,11 +323,9 @@ _TWICE = (
 )
 
 
-def _arm_cell(name: str, unexplained: dict[str, None]) -> Cell:
-    """With what the preset is, the first time it is met."""
-    is_known = name in ARMS and name in unexplained
-    unexplained.pop(name, None)
-    return replace(text(name), hint=ARMS[name].description if is_known else "")
+def _arm_cell(name: str, is_first: bool) -> Cell:
+    """With what the preset is, where it stands first."""
+    return replace(text(name), hint=ARMS[name].description if is_first and name in ARMS else "")
 
 
 _NAMES = ("Scenario", "Case", "Arm")
