@@ -50,6 +50,16 @@ MUTANTS = (
         (f"{_COMPARED}test_runs_that_broke_a_rule_or_did_not_finish_do_not_enter",),
     ),
     Mutant(
+        "a-repeat-of-the-reference-counts-though-invalid",
+        "suite/comparison.py",
+        "of_both = _mean_of_both(of_under, by_round(again, metric, sides[1][1]))",
+        "of_both = _mean_of_both(of_under, by_round(again, metric, ()))",
+        (
+            "tests/suite/test_arm_comparison.py::"
+            "test_a_repeat_of_the_reference_that_is_invalid_or_lost_leaves_its_round_to_the_other",
+        ),
+    ),
+    Mutant(
         "two-runs-spread-alike",
         _RATIOS,
         "return math.sqrt(total), total**2 / sum(shares)",

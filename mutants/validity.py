@@ -97,6 +97,13 @@ MUTANTS = (
         (f"{_ROUNDS}test_a_first_round_that_is_slow_is_no_trend_but_a_slow_warming_is",),
     ),
     Mutant(
+        "a-machine-that-slows-all-arms-is-a-drift-of-each",
+        "suite/validity/rounds.py",
+        "logs = {number: log - under[number] for number, log",
+        "logs = {number: log for number, log",
+        (f"{_ROUNDS}test_a_machine_that_slows_all_arms_alike_breaks_no_rule_and_is_told",),
+    ),
+    Mutant(
         "a-drift-throws-out-its-last-round",
         "suite/validity/rule.py",
         "if finding.rule not in RULES or RULES[finding.rule].is_of_run",

@@ -26,9 +26,10 @@ __all__ = [
     "check_runs",
     "has_wrong_accounts",
     "invalid_runs",
+    "machine_drifts",
 ]
 
-_NO_METRICS: Mapping[tuple[str, str], Sequence[str]] = MappingProxyType({})
+_NONE_COMPARED: Mapping[rounds.CaseKey, rounds.Compared] = MappingProxyType({})
 
 
 def check_runs(
@@ -36,12 +37,12 @@ def check_runs(
     requests_of: Callable[[str], Sequence[RequestRecord]],
     steps_of: Callable[[str], Sequence[StepRecord]],
     spans_of: Callable[[str], Sequence[Span]] | None = None,
-    metrics_of: Mapping[tuple[str, str], Sequence[str]] = _NO_METRICS,
+    compared: Mapping[rounds.CaseKey, rounds.Compared] = _NONE_COMPARED,
 ) -> list[Finding]:
     """Every rule that a run breaks; interrupted and warm-up runs are not judged.
 
-    Of one with instruments or repeated commands the times are not: nobody relies on them. `metrics_of`: by
-    scenario and case id, the metrics in which its arms are compared, and in which a drift would be one.
+    Of one with instruments or repeated commands the times are not: nobody relies on them. `compared`: what
+    each case compares its arms with and in which metrics, in which a drift would be one.
     """
     judged = [run for run in runs if not run.is_warmup and run.status is not Status.INTERRUPTED]
     findings: list[Finding] = []
@@ -51,7 +52,17 @@ def check_runs(
             findings += _check_spans(run, steps_of, spans_of)
     findings += machine.gpu_clocks([run for run in judged if run.is_timed_alike and run.is_completed])
     measured = [run for run in judged if run.is_measured]
-    return [*findings, *rounds.over_rounds(measured, invalid_runs(findings), metrics_of)]
+    return [*findings, *rounds.over_rounds(measured, invalid_runs(findings), compared)]
+
+
+def machine_drifts(
+    runs: Sequence[RunRecord],
+    findings: Sequence[Finding],
+    compared: Mapping[rounds.CaseKey, rounds.Compared] = _NONE_COMPARED,
+) -> tuple[str, ...]:
+    """Of each case whose arms all became slower or faster together, in words; no rule is broken by that."""
+    measured = [run for run in runs if run.is_measured]
+    return tuple(rounds.machine_drifts(measured, invalid_runs(findings), compared))
 
 
 def _check_recorded(

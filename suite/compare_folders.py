@@ -127,8 +127,8 @@ def findings_of(loaded: LoadedRun) -> tuple[Finding, ...]:
     is_damaged = any("findings are damaged" in text for text in loaded.warnings)
     if loaded.one_in > 1 or (isinstance(found, list) and not is_damaged):
         return loaded.validity
-    metrics = {key: design.metrics for key, design in designs(loaded.cases).items()}
-    return tuple(check_runs(loaded.runs, loaded.request_records, loaded.step_records, loaded.spans, metrics))
+    compared = designs(loaded.cases)
+    return tuple(check_runs(loaded.runs, loaded.request_records, loaded.step_records, loaded.spans, compared))
 
 
 def _interleaved(loaded: LoadedRun) -> str | None:

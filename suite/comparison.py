@@ -1,10 +1,12 @@
 """Comparison: an arm of a case held against the case's reference arm, in a primary metric, round by round.
 
-Made from records alone. Only runs that measured and broke no rule enter; a wrong arm gets no verdict.
+Made from records alone. Only runs that measured and broke no rule enter; a wrong arm gets no verdict. Of the
+reference arm a round has two runs where there are A/A runs, and both count.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -140,12 +142,12 @@ def _compare_arm(
 ) -> Comparison:
     """Without a verdict yet, unless there can be none."""
     over = [run for run in runs if run.arm == arm and run.is_measured]
-    under = [run for run in runs if run.arm == reference and run.is_measured]
+    under, again = reference_runs(runs, reference)
     why = why_not_judged([run for run in runs if run.arm == arm])
     if why is None and has_wrong_tokens(run for run in runs if run.arm == reference):
         ratio = Ratio(0, reason=WRONG_REFERENCE)
     else:
-        ratio = Ratio(0, reason=why) if why else paired_runs(over, under, metric, invalid)
+        ratio = Ratio(0, reason=why) if why else paired_runs(over, under, metric, invalid, again=again)
     return Comparison(
         scenario=runs[0].scenario,
         case_id=runs[0].case_id,
@@ -161,10 +163,16 @@ def _compare_arm(
 
 def aa_floor(runs: Sequence[RunRecord], reference: str, metric: str, invalid: Broken) -> Floor:
     """The noise floor of a case from its runs: the reference arm against itself in the same rounds."""
-    alike = [run for run in runs if run.arm == reference and run.is_timed_alike]
-    again = [run for run in alike if run.is_aa]
-    under = [run for run in alike if not run.is_aa]
+    under, again = reference_runs(runs, reference)
     return noise_floor(paired_runs(again, under, metric, invalid) if again else None)
+
+
+def reference_runs(
+    runs: Sequence[RunRecord], reference: str
+) -> tuple[Sequence[RunRecord], Sequence[RunRecord]]:
+    """Of the reference arm: the runs of the rounds, and those made again in the same rounds (A/A)."""
+    alike = [run for run in runs if run.arm == reference and run.is_timed_alike]
+    return [run for run in alike if not run.is_aa], [run for run in alike if run.is_aa]
 
 
 def _decided(found: Sequence[Comparison]) -> list[Comparison]:
@@ -198,17 +206,32 @@ def paired_runs(
     metric: str,
     invalid: Broken,
     under_invalid: Broken | None = None,
+    again: Sequence[RunRecord] = (),
 ) -> Ratio:
     """Of runs that took turns in the same rounds; `under_invalid`: where those under are another folder's.
 
-    A round of which either run is INVALID is left out of both.
+    A round of which either run is INVALID is left out of both. `again`: what ran once more under the line;
+    where that is valid, the round's value there is the geometric mean of both, which has less noise.
     """
     sides = ((over, invalid), (under, invalid if under_invalid is None else under_invalid))
     bad = invalid_rounds(*sides)
     of_over, of_under = (
         by_round([run for run in runs if run.round not in bad], metric, ()) for runs, _ in sides
     )
-    return with_left_out(paired_ratio(of_over, of_under), left_out_rounds(*sides))
+    of_both = _mean_of_both(of_under, by_round(again, metric, sides[1][1]))
+    return with_left_out(paired_ratio(of_over, of_both), left_out_rounds(*sides))
+
+
+def _mean_of_both(
+    once: Mapping[int, float | None], again: Mapping[int, float | None]
+) -> dict[int, float | None]:
+    """Each round's geometric mean; of one value alone where the other is none, or has no logarithm."""
+    return {
+        number: math.sqrt(value * second)
+        if value and value > 0 and (second := again.get(number)) and second > 0
+        else value
+        for number, value in once.items()
+    }
 
 
 def invalid_rounds(*sides: tuple[Sequence[RunRecord], Broken]) -> frozenset[int]:

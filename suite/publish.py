@@ -14,7 +14,7 @@ from suite.attribution import Line, attribution
 from suite.bill import ArmBill, arm_bills, documents
 from suite.break_even import Cell, break_even
 from suite.case_label import case_title
-from suite.checks import Finding, check_runs
+from suite.checks import Finding, check_runs, machine_drifts
 from suite.comparison import Comparison, Design, compare, designs
 from suite.environment import utc_text
 from suite.instrumented_runs import costs_by_arm
@@ -173,9 +173,8 @@ def sum_up(loaded: LoadedRun, is_interrupted: bool) -> Summed:
 
 
 def _checked(loaded: LoadedRun, design_of: Mapping[tuple[str, str], Design]) -> tuple[Finding, ...]:
-    metrics_of = {key: design.metrics for key, design in design_of.items()}
     return tuple(
-        check_runs(loaded.runs, loaded.request_records, loaded.step_records, loaded.spans, metrics_of)
+        check_runs(loaded.runs, loaded.request_records, loaded.step_records, loaded.spans, design_of)
     )
 
 
@@ -191,6 +190,7 @@ def _with_summary(loaded: LoadedRun, summed: Summed) -> LoadedRun:
     warnings = [text for text in loaded.warnings if not text.startswith(SUMMARY)]
     warnings += [*filter(None, untold), *_resumed_at(loaded.environment)]
     warnings += left_out_texts(summed.left_out, loaded)
+    warnings += machine_drifts(loaded.runs, summed.findings, designs(loaded.cases))
     return replace(loaded, summary=summed.document, warnings=tuple(warnings))
 
 

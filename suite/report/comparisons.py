@@ -23,7 +23,8 @@ def table(scenario: ScenarioData) -> Table:
         _COLUMNS,
         tuple(_row(one, labels.get(one.case_id, one.case_label)) for one in scenario.comparisons),
         reason=undefined("no case ran two arms"),
-        note="Rounds are paired: mean of the logs of their ratios, Student's t interval. Noise floor: half "
+        note="Rounds are paired: mean of the logs of their ratios, Student's t interval; where the reference "
+        "arm ran twice a round, to the geometric mean of both. Noise floor: half "
         "the width of that interval for the reference arm against itself (A/A), at least 0.5 %. An interval "
         "wholly outside the floor is faster or slower, wholly inside equal, anything else cannot tell. "
         "Smallest effect: what so many rounds of such noise would have decided in 4 of 5 experiments.",

@@ -209,10 +209,9 @@ _TIMING = (
     ),
     Rule(
         "drift",
-        "over the rounds of an arm no figure that decides has a trend of 3 % or more (slope of its "
-        "logarithm, p < 0.01)",
-        "warm up for longer (warmup_rounds), let the machine settle, and run again; ratios of arms in the "
-        "same rounds are hurt less than the figures themselves",
+        "over the rounds of an arm no ratio to the reference arm that decides has a trend of 3 % or more "
+        "(slope of its logarithm, p < 0.01); where an arm ran alone, no figure that decides",
+        "warm up for longer (warmup_rounds), let the machine settle, and run again",
         is_timing=True,
         is_of_run=False,
     ),

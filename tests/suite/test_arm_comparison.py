@@ -146,6 +146,28 @@ def test_an_invalid_run_leaves_with_its_pair_and_that_is_told():
     assert one.document()["notes"] == ["1 of 10 rounds INVALID (off-schedule)"]
 
 
+def test_a_round_has_two_runs_of_the_reference_arm_and_both_count():
+    """An arm's ratio is to their geometric mean: less noise than to one of them."""
+    runs = [*runs_of("sync-ids", 1.0), *runs_of("sync-ids", 1.0, is_aa=True), *runs_of("ids", 1.03)]
+    speed = {run.run_id: np.log(run.metrics["output_throughput"].value) for run in runs}
+    expected = [
+        speed[f"ids-r{n}"] - (speed[f"sync-ids-r{n}"] + speed[f"sync-ids-aa{n}"]) / 2 for n in range(10)
+    ]
+    (one,) = compare(runs, DESIGN)
+    assert one.ratio.mean_log == pytest.approx(np.mean(expected))
+    assert one.ratio.spread == pytest.approx(np.std(expected, ddof=1))
+
+
+def test_a_repeat_of_the_reference_that_is_invalid_or_lost_leaves_its_round_to_the_other():
+    runs = experiment(ids=1.03)
+    late = Finding("sync-ids-aa3", "off-schedule", "late", "leave a core", True)
+    (one,) = compare(runs, DESIGN, [late])
+    gone = [run for run in runs if run.run_id != "sync-ids-aa3"]
+    (other,) = compare(gone, DESIGN)
+    assert one.ratio.num_rounds == other.ratio.num_rounds == 10 and one.ratio.left_out is None
+    assert one.ratio.mean_log == other.ratio.mean_log != compare(runs, DESIGN)[0].ratio.mean_log
+
+
 def test_holm_counts_the_arms_of_a_case_and_no_arm_of_another():
     (alone,) = compare(experiment(ids=1.01), DESIGN)
     among = {one.arm: one for one in compare(experiment(ids=1.01, all=1.0, flags=1.0), DESIGN)}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 from records import make_request, make_run, make_step
 from scipy import stats
 
-from suite.checks import check_runs, invalid_runs
+from suite.checks import check_runs, invalid_runs, machine_drifts
 from suite.summary import summarise
 from suite.validity.rounds import DRIFT_ALPHA, MIN_DRIFT, trend
 
@@ -53,7 +54,7 @@ def test_a_trend_over_the_rounds_is_told_with_its_size_and_direction():
 
 
 def test_a_drift_leaves_its_arms_rounds_in_the_figures_but_the_arm_is_not_valid():
-    """Arms of one round drift together, so that their ratio may stand; the arm is marked."""
+    """It ran alone: there is no ratio that could stand, and the arm is marked."""
     runs = rounds(noise(10, 0.005) - 0.01 * np.arange(10))
     found = check(runs)
     assert invalid_runs(found) == frozenset()
@@ -83,7 +84,52 @@ def test_arms_are_looked_at_apart_and_in_the_metrics_that_decide():
     assert [one.run_id for one in check([*level, *falling])] == ["refresh-r9"]
     key = (falling[0].scenario, falling[0].case_id)
     # The latencies of these runs are all alike: in them there is no trend.
-    assert check([*level, *falling], metrics_of={key: ("median_e2e_ms", "median_itl_ms")}) == []
+    assert check([*level, *falling], compared={key: Held(None, ("median_e2e_ms", "median_itl_ms"))}) == []
+
+
+@dataclass(frozen=True)
+class Held:
+    reference: str | None
+    metrics: tuple[str, ...] = ("output_throughput",)
+
+
+def test_a_machine_that_slows_all_arms_alike_breaks_no_rule_and_is_told():
+    slower = -0.02 * np.arange(10)
+    runs = [*rounds(slower + noise(10, 0.002)), *rounds(slower + noise(10, 0.002, 1), arm="refresh")]
+    compared = {(runs[0].scenario, runs[0].case_id): Held("ids")}
+    assert check(runs, compared=compared) == []
+    (told,) = machine_drifts(runs, [], compared)
+    assert "the machine changed: output_throughput of all 2 arms together went down by 16." in told
+    assert machine_drifts([*rounds(noise(10)), *rounds(noise(10, seed=1), arm="refresh")], [], compared) == ()
+
+
+def test_an_arm_that_drifts_from_the_reference_is_in_doubt_and_the_reference_is_not():
+    slower = -0.02 * np.arange(10)
+    reference, alike = rounds(slower), rounds(slower + noise(10, 0.002), arm="gated")
+    apart = rounds(noise(10, 0.002), arm="refresh")  # level, beside a reference that becomes slower
+    compared = {(apart[0].scenario, apart[0].case_id): Held("ids")}
+    (finding,) = check([*reference, *alike, *apart], compared=compared)
+    assert (finding.rule, finding.run_id) == ("drift", "refresh-r9")
+    assert finding.message.startswith("output_throughput against ids went up by 19.")
+
+
+def test_a_reference_that_ran_alone_is_looked_at_by_itself_and_no_machine_is_blamed():
+    runs = rounds(-0.02 * np.arange(10))
+    compared = {(runs[0].scenario, runs[0].case_id): Held("ids")}
+    assert [one.rule for one in check(runs, compared=compared)] == ["drift"]
+    assert machine_drifts(runs, [], compared) == ()
+
+
+def test_rounds_that_the_reference_lacks_or_that_are_invalid_are_in_no_trend_of_a_ratio():
+    reference = rounds(np.zeros(6))
+    runs = rounds([*noise(6, 0.001), *(0.1 * np.arange(8))], arm="refresh")
+    compared = {(runs[0].scenario, runs[0].case_id): Held("ids")}
+    assert check([*reference, *runs], compared=compared) == []
+    apart = rounds(0.05 * np.arange(6), arm="refresh")
+    reference[0] = reference[0].model_copy(update={"tokens": None})
+    reference[1] = reference[1].model_copy(update={"tokens": None})
+    found = check([*reference, *apart], compared=compared)
+    assert {one.rule for one in found} == {"tokens-unchecked"}  # four rounds are left
 
 
 def test_warm_ups_and_runs_with_instruments_are_in_no_trend():
