@@ -6,6 +6,8 @@ from mutants import hazards
 from mutants.mutant import Mutant
 
 _ATTENTION = "runner/kernels/sdpa_attention.py"
+_QUICK = "runner/kernels/quick_layer.py"
+_LAYERS = "tests/runner/kernels/test_cpu_layers.py::"
 _PROGRAM = "runner/kernels/program.py"
 _DENSE = "tests/runner/kernels/test_attention.py::"
 _COMMANDS = "tests/runner/kernels/test_program.py::"
@@ -23,8 +25,8 @@ MUTANTS = (
     Mutant(
         "prefill-window-one-longer",
         _ATTENTION,
-        "mask &= keys > queries - window",
-        "mask &= keys >= queries - window",
+        "is_seen &= keys > queries - window",
+        "is_seen &= keys >= queries - window",
         (f"{_DENSE}test_any_batch_equals_dense_attention",),
     ),
     Mutant(
@@ -44,8 +46,8 @@ MUTANTS = (
     Mutant(
         "decode-reads-what-nobody-wrote",
         _ATTENTION,
-        "mask = (key_positions < ends[:, None])",
-        "mask = (key_positions <= ends[:, None])",
+        "is_seen = (key_positions < ends[:, None])",
+        "is_seen = (key_positions <= ends[:, None])",
         (f"{_DENSE}test_what_lies_in_unwritten_positions_never_leaks",),
         hazards.CORRUPTION,
     ),
@@ -63,6 +65,42 @@ MUTANTS = (
         "self.values[layer].flatten(0, 1)",
         "self.values[0].flatten(0, 1)",
         ("tests/runner/kernels/test_kvcache.py::test_every_layer_has_its_own_keys_and_values",),
+    ),
+    # ---- quick layers
+    Mutant(
+        "a-half-of-a-head-turns-the-other-way",
+        _QUICK,
+        "rotated[..., half:].addcmul_(first, sine[..., half:])",
+        "rotated[..., half:].addcmul_(first, sine[..., half:], value=-1)",
+        (f"{_LAYERS}test_hidden_states_are_the_same_to_rounding",),
+    ),
+    Mutant(
+        "keys-have-the-norm-of-queries",
+        _QUICK,
+        "keys.weight.expand(num_kv_heads, -1)",
+        "queries.weight.expand(num_kv_heads, -1)",
+        (f"{_LAYERS}test_norms_of_queries_keys_and_blocks_are_each_layers_own",),
+    ),
+    Mutant(
+        "a-block-is-normed-by-the-norm-before-it",
+        _QUICK,
+        "OneCallNorm.of(layer.post_feedforward_layernorm) if",
+        "OneCallNorm.of(before_mlp) if",
+        (f"{_LAYERS}test_norms_of_queries_keys_and_blocks_are_each_layers_own",),
+    ),
+    Mutant(
+        "a-joined-product-forgets-its-biases",
+        "runner/kernels/packed_linear.py",
+        "return PackedLinear(torch.cat([linear.weight for linear in linears]), bias)",
+        "return PackedLinear(torch.cat([linear.weight for linear in linears]), None)",
+        (f"{_LAYERS}test_biases_are_joined_as_well",),
+    ),
+    Mutant(
+        "a-batch-that-is-no-batch-of-decodes-alone-is-taken-whole",
+        _ATTENTION,
+        "tokens = None if firsts == [*range(packed.starts[-1])] else",
+        "tokens = None if firsts[0] == 0 else",
+        (f"{_DENSE}test_any_batch_equals_dense_attention",),
     ),
     # ---- program
     Mutant(

@@ -85,15 +85,15 @@ MUTANTS = (
     Mutant(
         "drift-needs-no-size",
         "suite/validity/rounds.py",
-        "if abs(change) >= MIN_DRIFT and p_value",
-        "if abs(change) >= 0 and p_value",
+        "if abs(change) < MIN_DRIFT or p_value",
+        "if abs(change) < 0 or p_value",
         (f"{_ROUNDS}test_a_trend_too_small_to_matter_and_one_of_few_rounds_are_not_told",),
     ),
     Mutant(
         "drift-needs-no-significance",
         "suite/validity/rounds.py",
-        "if abs(change) >= MIN_DRIFT and p_value < DRIFT_ALPHA",
-        "if abs(change) >= MIN_DRIFT and p_value < 2",
+        "if abs(change) < MIN_DRIFT or p_value >= DRIFT_ALPHA",
+        "if abs(change) < MIN_DRIFT or p_value >= 2",
         (f"{_ROUNDS}test_a_first_round_that_is_slow_is_no_trend_but_a_slow_warming_is",),
     ),
     Mutant(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from enum import IntFlag
 from typing import ClassVar, Literal, NamedTuple
 
@@ -260,7 +260,9 @@ class Command:
         return self.operation
 
     def to_wire(self) -> tuple[str | int, ...]:
-        return (self.operation, *astuple(self))
+        # The fields in order; they are plain values, and `astuple` would copy each of them deeply.
+        names: tuple[str, ...] = self.__match_args__
+        return (self.operation, *(getattr(self, name) for name in names))
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,7 +114,8 @@ LAYERS = (
         under(
             "runner/kernels",
             "attention attention_choice compiled_forward cpu_layers decode_inputs encoder geometry kvcache "
-            "merge model noise program sample sdpa_attention speculation sync_watch varlen_attention",
+            "merge model noise one_call_norm packed_linear program quick_layer sample sdpa_attention "
+            "speculation sync_watch varlen_attention",
         ),
         libraries=("torch", "transformers"),
         own=(
@@ -274,7 +275,7 @@ LAYERS = (
         libraries=("numpy", "torch"),
         own=(
             *(*PLANNING, "runner.spans", "runner.device", "runner.kernels.model", "runner.kernels.program"),
-            *("runner.kernels.cpu_layers", "runner.kernels.sync_watch"),
+            *("runner.kernels.cpu_layers", "runner.kernels.packed_linear", "runner.kernels.sync_watch"),
             *("runner.weights", "suite.ceilings", "suite.ceiling_store", "suite.command_costs"),
             *("suite.environment", "suite.micro"),
         ),

@@ -6,7 +6,7 @@ How that is computed is a backend's: `PagedStep` is what it makes of one step.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, cast
 
 import torch
 
@@ -67,10 +67,8 @@ def paged_attention(
     """
     layer = module.layer_idx
     assert isinstance(layer, int)
-    if paged_step is None:
-        attend = torch.ops.stepcost.paged_attention
-        return attend(query, key, value, layer, scaling, sliding_window or 0), None
-    return attend_packed(paged_step, layer, query, key, value, scaling, sliding_window), None
+    rows = _packed(query), _packed(key), _packed(value)
+    return attend_rows(paged_step, layer, *rows, scaling, sliding_window)[None], None
 
 
 def attend_packed(
@@ -83,6 +81,30 @@ def attend_packed(
     window: int | None,
 ) -> torch.Tensor:
     """The same in one step's view of the cache; shapes as there."""
-    slots = step.geometry.slot_mapping
-    step.cache.write(layer, key[0].transpose(0, 1), value[0].transpose(0, 1), slots)
-    return step.attend(layer, query[0].transpose(0, 1), scaling, window)[None]
+    return attend_rows(step, layer, _packed(query), _packed(key), _packed(value), scaling, window)[None]
+
+
+def _packed(given: torch.Tensor) -> torch.Tensor:
+    """[tokens, heads, head_dim] of [1, heads, tokens, head_dim]."""
+    return given[0].transpose(0, 1)
+
+
+def attend_rows(
+    step: PagedStep | None,
+    layer: int,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    scaling: float,
+    window: int | None,
+) -> torch.Tensor:
+    """The same of packed rows: query [tokens, heads, head_dim], key and value [tokens, kv_heads, head_dim].
+
+    Returns [tokens, heads, head_dim]. Without a step, that operator.
+    """
+    if step is None:
+        packed = (given.transpose(0, 1)[None] for given in (query, key, value))
+        attended = torch.ops.stepcost.paged_attention(*packed, layer, scaling, window or 0)
+        return cast(torch.Tensor, attended[0])
+    step.cache.write(layer, key, value, step.geometry.slot_mapping)
+    return step.attend(layer, query, scaling, window)

@@ -46,9 +46,12 @@ class _Rows:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Rows attended in one call: `tokens` indexes the packed queries, `mask` [rows, 1, queries, keys]."""
+    """Rows attended in one call: `tokens` indexes the packed queries, None where they are all of them in
+    order. `mask` [rows, 1, queries, keys] is added to the scores: 0, or minus infinity where a key is hidden;
+    a boolean one would be turned into that anew by every layer.
+    """
 
-    tokens: torch.Tensor
+    tokens: torch.Tensor | None
     num_rows: int
     block_ids: torch.Tensor
     mask: torch.Tensor
@@ -66,12 +69,19 @@ class _SdpaStep:
     _groups: dict[int | None, list[_Group]] = field(default_factory=dict)
 
     def attend(self, layer: int, query: torch.Tensor, scaling: float, window: int | None) -> torch.Tensor:
-        output = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+        output: torch.Tensor | None = None
         for group in self._groups_of(window):
-            keys, values = self.cache.gather(layer, group.block_ids, group.num_rows)
-            attend = _attend_decodes if group.is_decode else _attend_prefill
-            output[group.tokens] = attend(query[group.tokens], keys, values, group.mask, scaling)
+            if group.tokens is None:
+                return self._attend_group(group, layer, query, scaling)
+            output = torch.empty_like(query) if output is None else output
+            output[group.tokens] = self._attend_group(group, layer, query[group.tokens], scaling)
+        assert output is not None
         return output
+
+    def _attend_group(self, group: _Group, layer: int, query: torch.Tensor, scaling: float) -> torch.Tensor:
+        keys, values = self.cache.gather(layer, group.block_ids, group.num_rows)
+        attend = _attend_decodes if group.is_decode else _attend_prefill
+        return attend(query, keys, values, group.mask, scaling)
 
     def _groups_of(self, window: int | None) -> list[_Group]:
         """The groups under a sliding window (None: full attention), built once a step."""
@@ -79,7 +89,8 @@ class _SdpaStep:
             if self._rows is None:
                 self._rows = _Rows.read(self.geometry)
                 _check_limits(self._rows, self.limits)
-            self._groups[window] = list(_build_groups(self._rows, self.cache.block_size, window))
+            dtype = self.cache.keys[0].dtype
+            self._groups[window] = list(_build_groups(self._rows, self.cache.block_size, window, dtype))
         return self._groups[window]
 
 
@@ -100,15 +111,15 @@ def _check_limits(rows: _Rows, limits: StepLimits) -> None:
         raise ValueError(f"rows of {counts} tokens and contexts of {rows.ends} are not within {limits}")
 
 
-def _build_groups(packed: _Rows, block_size: int, window: int | None) -> Iterator[_Group]:
+def _build_groups(packed: _Rows, block_size: int, window: int | None, dtype: torch.dtype) -> Iterator[_Group]:
     rows = range(len(packed.ends))
     counts = [packed.starts[row + 1] - packed.starts[row] for row in rows]
     decodes = [row for row in rows if counts[row] == 1]
     for bucket in _buckets(decodes, packed.ends):
-        yield _decode_group(packed, bucket, block_size, window)
+        yield _decode_group(packed, bucket, block_size, window, dtype)
     for row in rows:
         if counts[row] > 1:
-            yield _prefill_group(packed, row, block_size, window)
+            yield _prefill_group(packed, row, block_size, window, dtype)
 
 
 def _buckets(rows: list[int], ends: list[int]) -> list[list[int]]:
@@ -123,7 +134,9 @@ def _buckets(rows: list[int], ends: list[int]) -> list[list[int]]:
     return [ordered[begin : begin + size] for begin in range(0, len(ordered), size)]
 
 
-def _decode_group(packed: _Rows, rows: list[int], block_size: int, window: int | None) -> _Group:
+def _decode_group(
+    packed: _Rows, rows: list[int], block_size: int, window: int | None, dtype: torch.dtype
+) -> _Group:
     device = packed.block_table.device
     index = torch.tensor(rows, device=device)
     ends = torch.tensor([packed.ends[row] for row in rows], device=device)
@@ -135,12 +148,16 @@ def _decode_group(packed: _Rows, rows: list[int], block_size: int, window: int |
     columns = torch.minimum(first_block[:, None] + torch.arange(width, device=device), last_block[:, None])
     block_ids = packed.block_table[index].gather(1, columns)
     key_positions = (first_block * block_size)[:, None] + torch.arange(width * block_size, device=device)
-    mask = (key_positions < ends[:, None]) & (key_positions >= oldest[:, None])
-    tokens = torch.tensor([packed.starts[row] for row in rows], device=device)
-    return _Group(tokens, len(rows), block_ids.flatten(), mask[:, None, None, :], is_decode=True)
+    is_seen = (key_positions < ends[:, None]) & (key_positions >= oldest[:, None])
+    mask = _additive(is_seen, dtype)[:, None, None, :]
+    firsts = [packed.starts[row] for row in rows]
+    tokens = None if firsts == [*range(packed.starts[-1])] else torch.tensor(firsts, device=device)
+    return _Group(tokens, len(rows), block_ids.flatten(), mask, is_decode=True)
 
 
-def _prefill_group(packed: _Rows, row: int, block_size: int, window: int | None) -> _Group:
+def _prefill_group(
+    packed: _Rows, row: int, block_size: int, window: int | None, dtype: torch.dtype
+) -> _Group:
     begin, stop = packed.starts[row], packed.starts[row + 1]
     first, end = packed.first[row], packed.ends[row]
     oldest = 0 if window is None else max(0, first - window + 1)
@@ -150,10 +167,18 @@ def _prefill_group(packed: _Rows, row: int, block_size: int, window: int | None)
     queries = torch.arange(first, end, device=device)[:, None]
     keys = torch.arange(first_block * block_size, (last_block + 1) * block_size, device=device)[None, :]
     key_ends = queries + 1 if packed.key_ends is None else packed.key_ends[begin:stop, None]
-    mask = keys < key_ends
+    is_seen = keys < key_ends
     if window is not None:
-        mask &= keys > queries - window
-    return _Group(torch.arange(begin, stop, device=device), 1, block_ids, mask[None, None], is_decode=False)
+        is_seen &= keys > queries - window
+    mask = _additive(is_seen, dtype)[None, None]
+    is_alone = (begin, stop) == (0, packed.starts[-1])
+    tokens = None if is_alone else torch.arange(begin, stop, device=device)
+    return _Group(tokens, 1, block_ids, mask, is_decode=False)
+
+
+def _additive(is_seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    mask = torch.zeros(is_seen.shape, dtype=dtype, device=is_seen.device)
+    return mask.masked_fill_(is_seen.logical_not(), -torch.inf)
 
 
 def _attend_decodes(

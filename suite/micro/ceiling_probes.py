@@ -17,7 +17,8 @@ from runner.commands import OUTPUT_READY, Record
 from runner.config import RunnerConfig
 from runner.core import FloatType, usable_cores
 from runner.device.base import Device, open_device
-from runner.kernels.cpu_layers import PackedLinear, Product, can_pack, is_quickened, products, quicken
+from runner.kernels.cpu_layers import is_quickened, products, quicken
+from runner.kernels.packed_linear import PackedLinear, Product, can_pack
 from runner.models import ModelSpec
 from runner.weights import build_model
 from suite.ceilings import Ceilings, Point, Shape, linear_parameters

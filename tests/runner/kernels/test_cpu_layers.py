@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from runner.config import RunnerConfig
 from runner.kernels import cpu_layers
-from runner.kernels.cpu_layers import JoinedLinear, OneCallNorm, PackedLinear, can_pack, products, quicken
+from runner.kernels.attention import ATTENTION_NAME
+from runner.kernels.cpu_layers import products, quicken
+from runner.kernels.geometry import StepGeometry, StepLimits
+from runner.kernels.kvcache import KVCache
+from runner.kernels.one_call_norm import OneCallNorm
+from runner.kernels.packed_linear import PackedLinear, can_pack
+from runner.kernels.quick_layer import QuickLayer
+from runner.kernels.sdpa_attention import SdpaAttention
 from runner.models import MODELS
 from runner.weights import build_model
 
@@ -23,10 +32,36 @@ def text_of(name: str) -> Any:
     return model.model.language_model if MODELS[name].is_multimodal else model.model
 
 
-def hidden_of(text: Any, num_tokens: int, seed: int) -> torch.Tensor:
+def hidden_of(text: Any, num_tokens: int, seed: int, **changes: Any) -> torch.Tensor:
     given = torch.randn(1, num_tokens, text.config.hidden_size, generator=torch.Generator().manual_seed(seed))
     with torch.inference_mode():
-        return text(inputs_embeds=given, use_cache=False).last_hidden_state
+        return text(inputs_embeds=given, use_cache=False, **changes).last_hidden_state
+
+
+def quick_hidden_of(text: Any, num_tokens: int, seed: int) -> torch.Tensor:
+    """Of a quickened model, whose attention is the runner's: one row of all tokens in an empty cache."""
+    config = text.config
+    shape = SimpleNamespace(
+        num_layers=config.num_hidden_layers,
+        num_kv_heads=config.num_key_value_heads,
+        head_dim=getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
+    )
+    sizes = RunnerConfig(num_blocks=8, block_size=16)
+    cache = KVCache(cast(Any, shape), sizes, torch.float32, torch.device("cpu"))
+    positions = torch.arange(num_tokens)
+    geometry = StepGeometry(
+        starts=torch.tensor([0, num_tokens]),
+        first=torch.tensor([0]),
+        ends=torch.tensor([num_tokens]),
+        block_table=torch.arange(8)[None],
+        slot_mapping=positions,
+        rope_positions=positions[None],
+    )
+    limits = StepLimits(num_tokens, num_tokens, int(num_tokens == 1))
+    step = SdpaAttention().begin(geometry, cache, limits)
+    text.set_attn_implementation(ATTENTION_NAME)
+    masks = {"full_attention": None, "sliding_attention": None}
+    return hidden_of(text, num_tokens, seed, attention_mask=masks, paged_step=step)
 
 
 @pytest.mark.skipif(not can_pack(), reason="this torch has no oneDNN")
@@ -36,9 +71,9 @@ def test_hidden_states_are_the_same_to_rounding(name: str, num_tokens: int) -> N
     text = text_of(name)
     expected = hidden_of(text, num_tokens, seed=3)
     quicken(text)
-    found = hidden_of(text, num_tokens, seed=3)
+    assert all(isinstance(layer, QuickLayer) for layer in text.layers)
+    found = quick_hidden_of(text, num_tokens, seed=3)
     assert float((found - expected).abs().max()) < 2e-5 * float(expected.std())
-    assert not torch.equal(found, hidden_of(text, num_tokens, seed=4)), "yesterday's product"
 
 
 @pytest.mark.skipif(not can_pack(), reason="this torch has no oneDNN")
@@ -48,11 +83,11 @@ def test_every_layer_is_quick_and_doing_it_twice_changes_nothing() -> None:
     quicken(text)
     kinds = [type(module).__name__ for module in text.modules()]
     assert "Linear" not in kinds and "Gemma3RMSNorm" not in kinds
-    assert kinds.count("JoinedLinear") == 5 * len(text.layers)
+    assert kinds.count("PackedLinear") == 4 * len(text.layers)
     assert sum(one.inner * one.outer for one in products(text)) == weights
-    before = hidden_of(text, 4, seed=1)
+    before = quick_hidden_of(text, 4, seed=1)
     quicken(text)
-    assert torch.equal(before, hidden_of(text, 4, seed=1))
+    assert torch.equal(before, quick_hidden_of(text, 4, seed=1))
 
 
 @pytest.mark.skipif(not can_pack(), reason="this torch has no oneDNN")
@@ -64,21 +99,38 @@ def test_biases_are_joined_as_well() -> None:
             linear.bias.copy_(torch.randn(linear.bias.shape, generator=torch.Generator().manual_seed(7)))
     expected = hidden_of(text, 6, seed=3)
     quicken(text)
-    assert float((hidden_of(text, 6, seed=3) - expected).abs().max()) < 2e-5 * float(expected.std())
+    assert float((quick_hidden_of(text, 6, seed=3) - expected).abs().max()) < 2e-5 * float(expected.std())
 
 
-def test_nothing_of_an_input_is_kept_once_all_parts_are_taken() -> None:
+@pytest.mark.skipif(not can_pack(), reason="this torch has no oneDNN")
+@pytest.mark.parametrize("name", ["tiny-gemma3-vl", "tiny-qwen3"])
+def test_norms_of_queries_keys_and_blocks_are_each_layers_own(name: str) -> None:
+    """A preset's are all alike: of random weights every one has its place."""
+    text = text_of(name)
+    draw = torch.Generator().manual_seed(11)
+    for module in text.modules():
+        if OneCallNorm.knows(module):
+            module.weight.copy_(1 + 0.3 * torch.randn(module.weight.shape, generator=draw))
+    expected = hidden_of(text, 6, seed=3)
+    quicken(text)
+    assert float((quick_hidden_of(text, 6, seed=3) - expected).abs().max()) < 2e-5 * float(expected.std())
+
+
+def test_a_layer_of_an_unknown_class_stays_and_its_parts_are_quick() -> None:
     if not can_pack():
         pytest.skip("this torch has no oneDNN")
-    linears = [nn.Linear(8, width, bias=False) for width in (4, 2)]
-    joined = cpu_layers._Joined(linears)
-    first, second = JoinedLinear(joined, 0), JoinedLinear(joined, 1)
-    for seed in range(3):
-        given = torch.randn(3, 8, generator=torch.Generator().manual_seed(seed))
-        with torch.inference_mode():
-            assert torch.allclose(first(given), linears[0](given), atol=1e-6)
-            assert torch.allclose(second(given), linears[1](given), atol=1e-6)
-        assert joined._given is None and joined._parts == ()
+    text = text_of("tiny-qwen3")
+
+    class OtherLayer(type(text.layers[0])):  # type: ignore[misc]
+        pass
+
+    for layer in text.layers:
+        layer.__class__ = OtherLayer
+    expected = hidden_of(text, 5, seed=3)
+    quicken(text)
+    assert not any(isinstance(module, QuickLayer) for module in text.modules())
+    assert "Linear" not in {type(module).__name__ for module in text.modules()}
+    assert float((hidden_of(text, 5, seed=3) - expected).abs().max()) < 2e-5 * float(expected.std())
 
 
 def test_without_onednn_the_layers_stay_and_norms_are_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +138,7 @@ def test_without_onednn_the_layers_stay_and_norms_are_one_call(monkeypatch: pyte
     text = text_of("tiny-qwen3")
     expected = hidden_of(text, 5, seed=3)
     quicken(text)
-    assert not any(isinstance(module, (PackedLinear, JoinedLinear)) for module in text.modules())
+    assert not any(isinstance(module, (PackedLinear, QuickLayer)) for module in text.modules())
     assert any(isinstance(module, OneCallNorm) for module in text.modules())
     assert float((hidden_of(text, 5, seed=3) - expected).abs().max()) < 2e-5 * float(expected.std())
 
@@ -103,6 +155,6 @@ def test_llamas_layers_are_known_too() -> None:
     text = LlamaForCausalLM(config).requires_grad_(False).model.eval()
     quick = copy.deepcopy(text)
     quicken(quick)
-    expected, found = hidden_of(text, 7, seed=2), hidden_of(quick, 7, seed=2)
+    expected, found = hidden_of(text, 7, seed=2), quick_hidden_of(quick, 7, seed=2)
     assert float((found - expected).abs().max()) < 2e-5 * float(expected.std())
     assert not any(type(module).__name__ == "LlamaRMSNorm" for module in quick.modules())

@@ -13,8 +13,9 @@ from micro_fabrication import make_ceilings, make_machine
 from typer.testing import CliRunner
 
 from runner.core import FloatType
-from runner.kernels.cpu_layers import JoinedLinear, PackedLinear, can_pack, products
+from runner.kernels.cpu_layers import products
 from runner.kernels.model import DeviceModel
+from runner.kernels.packed_linear import PackedLinear, can_pack
 from runner.models import MODELS, TINY_QWEN3
 from suite.ceiling_store import fingerprint, load, save
 from suite.ceilings import Ceilings, linear_parameters, linear_shapes
@@ -46,9 +47,7 @@ def shapes_of_runner(dtype: torch.dtype) -> list[tuple[int, int]]:
     plain = [layer for layer in language_model.layers.modules() if isinstance(layer, torch.nn.Linear)]
     if plain:
         assert {layer.weight.dtype for layer in plain} == {dtype}
-        assert not any(
-            isinstance(layer, PackedLinear | JoinedLinear) for layer in language_model.layers.modules()
-        )
+        assert not any(isinstance(layer, PackedLinear) for layer in language_model.layers.modules())
         return [(layer.in_features, layer.out_features) for layer in plain]
     return [(product.inner, product.outer) for product in products(language_model)]
 
