@@ -102,6 +102,13 @@ MUTANTS = (
         "tokens = None if firsts[0] == 0 else",
         (f"{_DENSE}test_any_batch_equals_dense_attention",),
     ),
+    Mutant(
+        "the-first-of-several-prefills-is-taken-for-all",
+        _ATTENTION,
+        "is_alone = (begin, stop) == (0, packed.starts[-1])",
+        "is_alone = begin == 0",
+        (f"{_DENSE}test_any_batch_equals_dense_attention",),
+    ),
     # ---- program
     Mutant(
         "a-position-is-written-to-its-neighbour",

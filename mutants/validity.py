@@ -99,9 +99,16 @@ MUTANTS = (
     Mutant(
         "a-machine-that-slows-all-arms-is-a-drift-of-each",
         "suite/validity/rounds.py",
-        "logs = {number: log - under[number] for number, log",
-        "logs = {number: log for number, log",
+        "return {number: log - under[number] for number, log",
+        "return {number: log for number, log",
         (f"{_ROUNDS}test_a_machine_that_slows_all_arms_alike_breaks_no_rule_and_is_told",),
+    ),
+    Mutant(
+        "one-arm-makes-a-change-of-the-machine",
+        "suite/validity/rounds.py",
+        "if abs(sum(np.sign(changes))) < len(changes) or min(map(abs, changes)) < MIN_DRIFT:",
+        "if max(map(abs, changes)) < MIN_DRIFT:",
+        (f"{_ROUNDS}test_half_the_arms_do_not_make_a_change_of_the_machine_though_the_mean_of_all_moves",),
     ),
     Mutant(
         "a-drift-throws-out-its-last-round",

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from suite.case_design import CaseKey, Design
 from suite.checks import Finding
-from suite.comparison import CaseKey, Comparison, Design, compare
+from suite.comparison import Comparison, compare
 from suite.metrics import DEFINITIONS
 from suite.ratios import Interval, Ratio, factor, holm
 from suite.record import RunRecord

@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 from runner.measure import StepRecord
 from runner.spans import Span
+from suite.case_design import CaseKey, Design
 from suite.errors import SuiteError
 from suite.record import RequestRecord, RunRecord, Status
 from suite.validity import accounts, machine, nesting, rounds, schedule, steadiness, tokens
@@ -29,7 +30,7 @@ __all__ = [
     "machine_drifts",
 ]
 
-_NONE_COMPARED: Mapping[rounds.CaseKey, rounds.Compared] = MappingProxyType({})
+_NO_DESIGNS: Mapping[CaseKey, Design] = MappingProxyType({})
 
 
 def check_runs(
@@ -37,12 +38,12 @@ def check_runs(
     requests_of: Callable[[str], Sequence[RequestRecord]],
     steps_of: Callable[[str], Sequence[StepRecord]],
     spans_of: Callable[[str], Sequence[Span]] | None = None,
-    compared: Mapping[rounds.CaseKey, rounds.Compared] = _NONE_COMPARED,
+    design_of: Mapping[CaseKey, Design] = _NO_DESIGNS,
 ) -> list[Finding]:
     """Every rule that a run breaks; interrupted and warm-up runs are not judged.
 
-    Of one with instruments or repeated commands the times are not: nobody relies on them. `compared`: what
-    each case compares its arms with and in which metrics, in which a drift would be one.
+    Of one with instruments or repeated commands the times are not: nobody relies on them. `design_of` each
+    case: what its arms are compared with and in which metrics, in which a drift would be one.
     """
     judged = [run for run in runs if not run.is_warmup and run.status is not Status.INTERRUPTED]
     findings: list[Finding] = []
@@ -51,18 +52,18 @@ def check_runs(
         if spans_of is not None and run.is_instrumented and run.is_completed:
             findings += _check_spans(run, steps_of, spans_of)
     findings += machine.gpu_clocks([run for run in judged if run.is_timed_alike and run.is_completed])
-    measured = [run for run in judged if run.is_measured]
-    return [*findings, *rounds.over_rounds(measured, invalid_runs(findings), compared)]
+    timed = [run for run in judged if run.is_timed_alike]
+    return [*findings, *rounds.over_rounds(timed, invalid_runs(findings), design_of)]
 
 
 def machine_drifts(
     runs: Sequence[RunRecord],
     findings: Sequence[Finding],
-    compared: Mapping[rounds.CaseKey, rounds.Compared] = _NONE_COMPARED,
+    design_of: Mapping[CaseKey, Design] = _NO_DESIGNS,
 ) -> tuple[str, ...]:
     """Of each case whose arms all became slower or faster together, in words; no rule is broken by that."""
-    measured = [run for run in runs if run.is_measured]
-    return tuple(rounds.machine_drifts(measured, invalid_runs(findings), compared))
+    timed = [run for run in runs if run.is_timed_alike and run.status is not Status.INTERRUPTED]
+    return tuple(rounds.machine_drifts(timed, invalid_runs(findings), design_of))
 
 
 def _check_recorded(

@@ -9,12 +9,12 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from suite.checks import Finding, check_runs
+from suite.case_design import complete_designs, designs
+from suite.checks import Finding, check_runs, machine_drifts
 from suite.compare_environments import EnvironmentDifference, environment_differences
 from suite.compare_result import FolderFacts, RunComparison
 from suite.compare_runs import Side, compare_sides
 from suite.compare_table import markdown, print_comparison
-from suite.comparison import designs
 from suite.errors import SuiteError
 from suite.gate import Limit, judge, read_limits
 from suite.metrics import DEFINITIONS
@@ -89,7 +89,7 @@ def compare_folders(
         environments=tuple(environments),
         compared=compared,
         judged=judge(options.limits, compared),
-        warnings=tuple(f"{one.path}: {text}" for one in loaded for text in one.warnings),
+        warnings=tuple(f"{one.path}: {text}" for one in loaded for text in (*one.warnings, *_changes(one))),
     )
 
 
@@ -127,8 +127,17 @@ def findings_of(loaded: LoadedRun) -> tuple[Finding, ...]:
     is_damaged = any("findings are damaged" in text for text in loaded.warnings)
     if loaded.one_in > 1 or (isinstance(found, list) and not is_damaged):
         return loaded.validity
-    compared = designs(loaded.cases)
-    return tuple(check_runs(loaded.runs, loaded.request_records, loaded.step_records, loaded.spans, compared))
+    design_of = complete_designs(loaded.runs, loaded.cases)
+    return tuple(
+        check_runs(loaded.runs, loaded.request_records, loaded.step_records, loaded.spans, design_of)
+    )
+
+
+def _changes(loaded: LoadedRun) -> tuple[str, ...]:
+    """That its machine became slower or faster: nothing where two folders took turns, else it may be all."""
+    if _interleaved(loaded) is not None:
+        return ()
+    return machine_drifts(loaded.runs, findings_of(loaded), complete_designs(loaded.runs, loaded.cases))
 
 
 def _interleaved(loaded: LoadedRun) -> str | None:

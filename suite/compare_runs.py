@@ -9,16 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
+from suite.case_design import CaseKey, Design, old_design
 from suite.case_label import case_title
 from suite.checks import Broken, Finding, broken_rules
 from suite.comparison import (
-    CaseKey,
-    Design,
     aa_floor,
     by_round,
     has_wrong_tokens,
     left_out_rounds,
-    old_design,
     paired_runs,
     why_not_judged,
 )

@@ -10,32 +10,16 @@ import math
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from suite.case_design import CaseKey, Design, old_design
 from suite.checks import Broken, Finding, broken_rules
 from suite.metrics import DEFINITIONS
 from suite.ratios import Interval, LeftOut, Ratio, factor, holm, paired_ratio, with_left_out
 from suite.record import RunRecord, Status
 from suite.verdict import Floor, Verdict, Word, decide, noise_floor
 
-CaseKey = tuple[str, str]
-"""scenario, case_id"""
-
-AT_ONCE_METRICS = ("output_throughput",)
-OPEN_LOOP_METRICS = ("median_e2e_ms", "median_itl_ms")
-"""Below saturation the throughput of an open loop is the load that was asked for, whatever the arm."""
-
-_NOT_OPEN = ("all_at_once", "closed_loop")
-
 WRONG_ARM = "wrong by design, speed not judged"
 WRONG_TOKENS = "wrong tokens, speed not judged"
 WRONG_REFERENCE = "the reference arm has wrong tokens"
-
-
-@dataclass(frozen=True, slots=True)
-class Design:
-    """What a case was run for: the arm to compare with, and the metrics to compare."""
-
-    reference: str | None
-    metrics: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,22 +69,6 @@ class Comparison:
         }
 
 
-def primary_metrics(arrivals_kind: str) -> tuple[str, ...]:
-    """What decides between two arms under a kind of arrivals: a trace's process's, where it has one."""
-    return AT_ONCE_METRICS if arrivals_kind in _NOT_OPEN else OPEN_LOOP_METRICS
-
-
-def designs(cases: Iterable[Mapping[str, object]]) -> dict[CaseKey, Design]:
-    """The designs of a run folder's cases (LoadedRun.cases); older folders have none."""
-    found = {}
-    for case in cases:
-        metrics, reference = case.get("primary_metrics"), case.get("reference")
-        if isinstance(metrics, list) and isinstance(reference, str | None):
-            known = tuple(str(name) for name in metrics if name in DEFINITIONS)
-            found[str(case.get("scenario")), str(case.get("case_id"))] = Design(reference, known)
-    return found
-
-
 def compare(
     runs: Sequence[RunRecord], design_of: Mapping[CaseKey, Design], findings: Sequence[Finding] = ()
 ) -> tuple[Comparison, ...]:
@@ -114,14 +82,6 @@ def compare(
         for key, group in cases.items()
         for comparison in _compare_case(group, design_of.get(key) or old_design(group), invalid)
     )
-
-
-def old_design(runs: Sequence[RunRecord]) -> Design:
-    """Of a folder that tells none: the first right arm that scheduled sync, or the first right one."""
-    right = [run for run in runs if not run.is_control]
-    sync = [run for run in right if run.scheduling == "sync"]
-    reference = next((run.arm for run in (*sync, *right)), None)
-    return Design(reference, AT_ONCE_METRICS)
 
 
 def _compare_case(runs: Sequence[RunRecord], design: Design, invalid: Broken) -> Iterable[Comparison]:
@@ -225,7 +185,7 @@ def paired_runs(
 def _mean_of_both(
     once: Mapping[int, float | None], again: Mapping[int, float | None]
 ) -> dict[int, float | None]:
-    """Each round's geometric mean; of one value alone where the other is none, or has no logarithm."""
+    """Each round's geometric mean; the first value alone where the second is none, or has no logarithm."""
     return {
         number: math.sqrt(value * second)
         if value and value > 0 and (second := again.get(number)) and second > 0

@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 
+from suite.case_design import Design
 from suite.checks import Finding, invalid_runs
-from suite.comparison import Design, compare
+from suite.comparison import compare
 from suite.plan import PlannedCase, PlannedRun
 from suite.precision import is_spent
 from suite.record import RunRecord

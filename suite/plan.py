@@ -21,8 +21,8 @@ from runner.spans import Level
 from runner.sync_check import SyncCheck
 from suite.arms import named_arm, twice, why_not
 from suite.arrival_kinds import process_of
+from suite.case_design import primary_metrics
 from suite.case_label import case_title
-from suite.comparison import primary_metrics
 from suite.cost_time import num_plain_turns
 from suite.errors import SuiteError
 from suite.model_source import weight_bytes

@@ -13,9 +13,10 @@ from suite.arms import named_arm
 from suite.attribution import Line, attribution
 from suite.bill import ArmBill, arm_bills, documents
 from suite.break_even import Cell, break_even
+from suite.case_design import complete_designs, designs
 from suite.case_label import case_title
 from suite.checks import Finding, check_runs, machine_drifts
-from suite.comparison import Comparison, Design, compare, designs
+from suite.comparison import Comparison, compare
 from suite.environment import utc_text
 from suite.instrumented_runs import costs_by_arm
 from suite.left_out import LeftOut, left_out, left_out_document, left_out_texts
@@ -64,6 +65,7 @@ class Summed:
     break_even: tuple[Cell, ...]
     document: Mapping[str, object]
     left_out: tuple[LeftOut, ...] = ()  # because the budget was spent
+    changes: tuple[str, ...] = ()  # of the machine, in all arms alike
 
 
 def publish(path: Path, is_interrupted: bool | None = None) -> Published:
@@ -150,7 +152,7 @@ def sum_up(loaded: LoadedRun, is_interrupted: bool) -> Summed:
     """
     is_thinned = loaded.one_in > 1
     design_of = designs(loaded.cases)
-    findings = loaded.validity if is_thinned else _checked(loaded, design_of)
+    findings = loaded.validity if is_thinned else _checked(loaded)
     arms = summarise(loaded.runs, findings)
     costs = costs_by_arm(loaded.runs, loaded, findings)
     comparisons = compare(loaded.runs, design_of, findings)
@@ -159,6 +161,9 @@ def sum_up(loaded: LoadedRun, is_interrupted: bool) -> Summed:
     bills = arm_bills(() if is_thinned else loaded.whole_runs, loaded.step_records, loaded.spans, findings)
     if bills:
         document["amplified"] = documents(bills)
+    changes = machine_drifts(loaded.runs, findings, complete_designs(loaded.runs, loaded.cases))
+    if changes:
+        document["machine_changes"] = list(changes)
     lines = attribution(loaded.whole_runs, loaded.step_records, findings, bills, loaded.listed)
     if lines:
         document["attribution"] = [line.document() for line in lines]
@@ -169,10 +174,11 @@ def sum_up(loaded: LoadedRun, is_interrupted: bool) -> Summed:
         document["left_out"] = left_out_document(missing, loaded)
     if _is_of_all_steps(loaded):
         document = dict(loaded.summary or {})
-    return Summed(arms, findings, costs, comparisons, bills, lines, cells, document, missing)
+    return Summed(arms, findings, costs, comparisons, bills, lines, cells, document, missing, changes)
 
 
-def _checked(loaded: LoadedRun, design_of: Mapping[tuple[str, str], Design]) -> tuple[Finding, ...]:
+def _checked(loaded: LoadedRun) -> tuple[Finding, ...]:
+    design_of = complete_designs(loaded.runs, loaded.cases)
     return tuple(
         check_runs(loaded.runs, loaded.request_records, loaded.step_records, loaded.spans, design_of)
     )
@@ -190,7 +196,7 @@ def _with_summary(loaded: LoadedRun, summed: Summed) -> LoadedRun:
     warnings = [text for text in loaded.warnings if not text.startswith(SUMMARY)]
     warnings += [*filter(None, untold), *_resumed_at(loaded.environment)]
     warnings += left_out_texts(summed.left_out, loaded)
-    warnings += machine_drifts(loaded.runs, summed.findings, designs(loaded.cases))
+    warnings += summed.changes
     return replace(loaded, summary=summed.document, warnings=tuple(warnings))
 
 

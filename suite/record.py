@@ -181,7 +181,7 @@ class RunRecord(_Frozen):
     sync_check: SyncCheck = "off"  # whether silent waits were looked for, which takes time as well
     repeats: Mapping[str, int] = {}  # of an amplified run: span -> how often its commands were run, at most
     turns: tuple[Turn, ...] = ()  # and in which step (runner/repeats.py); none: in every step
-    is_aa: bool = False  # the reference arm once more in its round: held against itself, in no other figure
+    is_aa: bool = False  # the reference arm once more in its round: for the noise floor, and for ratios to it
     side: Literal["head", "baseline"] | None = None  # of two checkouts that took turns; None: of one alone
     step_list: StepListRecord | None = None  # None: the traffic is no list of steps
     clock_uncertainty_ns: int | None = None  # of device times on the host's clock; None: no spans of it
@@ -208,12 +208,12 @@ class RunRecord(_Frozen):
 
     @property
     def is_measured(self) -> bool:
-        """Whether its times may enter a statistic: no warm-up, instrument, amplification or A/A repeat."""
+        """Whether it is a round of its arm: no warm-up, instrument, amplification or A/A repeat."""
         return self.is_timed_alike and not self.is_aa
 
     @property
     def is_timed_alike(self) -> bool:
-        """Whether it was run as measured runs are: those, and the repeats for the A/A floor."""
+        """Whether it was run as measured runs are: those, and the reference arm's A/A repeats."""
         if self.sync_check != "off" or self.rotation is not None:
             return False
         return not self.is_warmup and self.instrument == "off" and not self.repeats

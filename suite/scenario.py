@@ -123,7 +123,8 @@ class ScenarioKeys(StrictModel):
     `amplify` names spans whose commands are then repeated, that many times, in rounds of their own: the slope
     of the step's time is what one of them costs.
     Arms are compared with `baseline`, by default the first right sync arm. With `aa` it runs twice a round,
-    so that the noise is known; where that is not said, it does if there are rounds enough for a verdict.
+    so that the noise is known, and ratios to it have less; where that is not said, it does if there are
+    rounds enough for a verdict.
     `goodput` names the gates, in ms, that a request must meet to count as good.
     `image_attention`: the rows of one image attend to one another in both directions, as a Gemma 3 checkpoint
     does by default, or causally, as all others do.

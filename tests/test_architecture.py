@@ -176,7 +176,7 @@ LAYERS = (
                 "child_environment instrumented_runs kept_ceilings kept_span_costs step_costs worker_process",
             ),
             *under("suite", "standard_output workload yaml_source"),
-            *under("suite", "comparison cpu_use goodput gpu_use pace resume vllm_requests"),
+            *under("suite", "case_design comparison cpu_use goodput gpu_use pace resume vllm_requests"),
             *under("suite/validity", "accounts machine nesting rounds rule schedule steadiness tokens"),
             *under("suite", "compare_environments compare_folders compare_result compare_runs compare_table"),
             *under("suite", "baseline baseline_run baseline_turns gate imported_metrics pytest_benchmark"),

@@ -1,4 +1,4 @@
-"""Paged attention over packed variable-length rows, as a function transformers' layers call (torch).
+"""Paged attention over packed variable-length rows, for transformers' layers and our own (torch).
 
 Each row of a step is one request: its new tokens' queries attend to its whole context in the paged cache.
 How that is computed is a backend's: `PagedStep` is what it makes of one step.
@@ -67,11 +67,11 @@ def paged_attention(
     """
     layer = module.layer_idx
     assert isinstance(layer, int)
-    rows = _packed(query), _packed(key), _packed(value)
+    rows = _rows(query), _rows(key), _rows(value)
     return attend_rows(paged_step, layer, *rows, scaling, sliding_window)[None], None
 
 
-def attend_packed(
+def attend_by_head(
     step: PagedStep,
     layer: int,
     query: torch.Tensor,
@@ -81,10 +81,10 @@ def attend_packed(
     window: int | None,
 ) -> torch.Tensor:
     """The same in one step's view of the cache; shapes as there."""
-    return attend_rows(step, layer, _packed(query), _packed(key), _packed(value), scaling, window)[None]
+    return attend_rows(step, layer, _rows(query), _rows(key), _rows(value), scaling, window)[None]
 
 
-def _packed(given: torch.Tensor) -> torch.Tensor:
+def _rows(given: torch.Tensor) -> torch.Tensor:
     """[tokens, heads, head_dim] of [1, heads, tokens, head_dim]."""
     return given[0].transpose(0, 1)
 
@@ -103,8 +103,8 @@ def attend_rows(
     Returns [tokens, heads, head_dim]. Without a step, that operator.
     """
     if step is None:
-        packed = (given.transpose(0, 1)[None] for given in (query, key, value))
-        attended = torch.ops.stepcost.paged_attention(*packed, layer, scaling, window or 0)
+        by_head = (given.transpose(0, 1)[None] for given in (query, key, value))
+        attended = torch.ops.stepcost.paged_attention(*by_head, layer, scaling, window or 0)
         return cast(torch.Tensor, attended[0])
     step.cache.write(layer, key, value, step.geometry.slot_mapping)
     return step.attend(layer, query, scaling, window)

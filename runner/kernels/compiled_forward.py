@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from runner.kernels.attention import PagedStep, attend_packed
+from runner.kernels.attention import PagedStep, attend_by_head
 
 BACKEND = "inductor"
 """Of torch.compile."""
@@ -31,7 +31,7 @@ def attend_in_step(
     step = _STEP.get()
     if step is None:
         return _output_of(query).zero_()
-    return attend_packed(step, layer, query, key, value, scaling, window or None).contiguous()
+    return attend_by_head(step, layer, query, key, value, scaling, window or None).contiguous()
 
 
 @attend_in_step.register_fake

@@ -1,6 +1,6 @@
 """DeviceModel: a transformers model behind the few calls a step makes of it (torch).
 
-Its code and weights are unmodified; on a CPU some of its layers are replaced by equal ones (cpu_layers.py).
+Its weights are unmodified; on a CPU equal layers of fewer operations stand for its own (cpu_layers.py).
 """
 
 from __future__ import annotations

@@ -4,21 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import count
-from typing import Protocol, cast
+from typing import cast
 from weakref import WeakValueDictionary
 
 import torch
 from torch import nn
-
-
-class Product(Protocol):
-    """A weight [outer, inner] that takes [..., inner] to [..., outer]."""
-
-    @property
-    def inner(self) -> int: ...
-    @property
-    def outer(self) -> int: ...
-    def __call__(self, given: torch.Tensor) -> torch.Tensor: ...
 
 
 def can_pack() -> bool:

@@ -18,7 +18,6 @@ from runner.kernels.packed_linear import PackedLinear
 _LAYERS = frozenset(
     {
         "LlamaDecoderLayer",
-        "Qwen2DecoderLayer",
         "Qwen3DecoderLayer",
         "Qwen2_5_VLDecoderLayer",
         "Gemma3DecoderLayer",
@@ -70,8 +69,12 @@ class QuickLayer(nn.Module):
 
     @staticmethod
     def knows(layer: nn.Module) -> bool:
-        """Whether it is of a class and with a norm whose arithmetic is known."""
-        return type(layer).__name__ in _LAYERS and OneCallNorm.knows(cast(Any, layer).input_layernorm)
+        """Whether its class is known, its norms are, and its linear layers are plain ones."""
+        if type(layer).__name__ not in _LAYERS:
+            return False
+        norms = [part for name, part in layer.named_modules() if name.endswith("norm")]
+        linears = [part for name, part in layer.named_modules() if name.endswith("_proj")]
+        return all(map(OneCallNorm.knows, norms)) and all(type(linear) is nn.Linear for linear in linears)
 
     def forward(
         self,
@@ -117,6 +120,7 @@ def _head_norm(attention: Any, num_heads: int, num_kv_heads: int) -> _HeadNorm |
 
 def _rotated(given: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
     """Rotary positions of [tokens, heads, head_dim]: either half of a head with the other one's sine."""
+    assert len(cosine) == 1, "positions of several axes are to be one by now"
     half = given.shape[-1] // 2
     sine = sine[0].unsqueeze(1)
     first, second = given[..., :half], given[..., half:]

@@ -47,8 +47,8 @@ class _Rows:
 @dataclass(frozen=True, slots=True)
 class _Group:
     """Rows attended in one call: `tokens` indexes the packed queries, None where they are all of them in
-    order. `mask` [rows, 1, queries, keys] is added to the scores: 0, or minus infinity where a key is hidden;
-    a boolean one would be turned into that anew by every layer.
+    order. `mask` [rows, 1, queries, keys]: what every layer would add to the scores by a boolean one, 0 or
+    minus infinity, where it is small; of a prefill, which keys are seen.
     """
 
     tokens: torch.Tensor | None
@@ -119,7 +119,7 @@ def _build_groups(packed: _Rows, block_size: int, window: int | None, dtype: tor
         yield _decode_group(packed, bucket, block_size, window, dtype)
     for row in rows:
         if counts[row] > 1:
-            yield _prefill_group(packed, row, block_size, window, dtype)
+            yield _prefill_group(packed, row, block_size, window)
 
 
 def _buckets(rows: list[int], ends: list[int]) -> list[list[int]]:
@@ -155,9 +155,7 @@ def _decode_group(
     return _Group(tokens, len(rows), block_ids.flatten(), mask, is_decode=True)
 
 
-def _prefill_group(
-    packed: _Rows, row: int, block_size: int, window: int | None, dtype: torch.dtype
-) -> _Group:
+def _prefill_group(packed: _Rows, row: int, block_size: int, window: int | None) -> _Group:
     begin, stop = packed.starts[row], packed.starts[row + 1]
     first, end = packed.first[row], packed.ends[row]
     oldest = 0 if window is None else max(0, first - window + 1)
@@ -170,10 +168,9 @@ def _prefill_group(
     is_seen = keys < key_ends
     if window is not None:
         is_seen &= keys > queries - window
-    mask = _additive(is_seen, dtype)[None, None]
     is_alone = (begin, stop) == (0, packed.starts[-1])
     tokens = None if is_alone else torch.arange(begin, stop, device=device)
-    return _Group(tokens, 1, block_ids, mask, is_decode=False)
+    return _Group(tokens, 1, block_ids, is_seen[None, None], is_decode=False)
 
 
 def _additive(is_seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

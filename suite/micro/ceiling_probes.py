@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import count
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 
@@ -18,7 +18,7 @@ from runner.config import RunnerConfig
 from runner.core import FloatType, usable_cores
 from runner.device.base import Device, open_device
 from runner.kernels.cpu_layers import is_quickened, products, quicken
-from runner.kernels.packed_linear import PackedLinear, Product, can_pack
+from runner.kernels.packed_linear import PackedLinear, can_pack
 from runner.models import ModelSpec
 from runner.weights import build_model
 from suite.ceilings import Ceilings, Point, Shape, linear_parameters
@@ -172,6 +172,16 @@ def linear_layers(language_model: Any) -> list[Linear]:
         for module in language_model.layers.modules()
         if isinstance(module, torch.nn.Linear)
     ]
+
+
+class Product(Protocol):
+    """A weight [outer, inner] that takes [..., inner] to [..., outer]."""
+
+    @property
+    def inner(self) -> int: ...
+    @property
+    def outer(self) -> int: ...
+    def __call__(self, given: torch.Tensor) -> torch.Tensor: ...
 
 
 class _Plain(NamedTuple):

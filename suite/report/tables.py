@@ -318,8 +318,8 @@ def verdicts(data: ReportData) -> Table:
 
 
 _TWICE = (
-    " The reference arm ran twice a round: how far apart the two come out is the noise floor, and ratios "
-    "are to the mean of both. These repeats enter no other figure; their tokens are checked."
+    " The reference arm ran twice a round: how far apart the two come out is the noise floor, and the ratios "
+    "of this table are to the mean of both. The medians are without these repeats; their tokens are checked."
 )
 
 

@@ -7,14 +7,13 @@ harm a comparison is a trend of the ratio. Where no arm ran beside, it is a tren
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from suite.case_design import AT_ONCE_METRICS, CaseKey, Design
 from suite.case_label import case_title
 from suite.record import RunRecord
 from suite.validity.rule import MIN_ROUNDS, Finding, broken
@@ -24,102 +23,96 @@ MIN_DRIFT = math.log(1.03)
 """From the first round to the last, by the line fitted."""
 DRIFT_ALPHA = 0.01
 
-CaseKey = tuple[str, str]
-"""scenario, case_id"""
+_ALONE = Design(None, AT_ONCE_METRICS)
 
-
-class Compared(Protocol):
-    """What a case compares its arms with, and in which metrics."""
-
-    @property
-    def reference(self) -> str | None: ...
-    @property
-    def metrics(self) -> Sequence[str]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class _Alone:
-    """Of a folder that tells none."""
-
-    reference: str | None = None
-    metrics: tuple[str, ...] = ("output_throughput",)
-
-
-ALONE = _Alone()
+Arms = Mapping[str, Sequence[RunRecord]]
+"""Arm of a case -> its runs, those made again for the noise floor among them."""
+Logs = Mapping[int, float]
+"""Round -> logarithm of a metric, or of a ratio."""
 
 
 def over_rounds(
-    measured: Sequence[RunRecord], invalid: frozenset[str], compared: Mapping[CaseKey, Compared]
-) -> Iterable[Finding]:
-    """Of each arm; `compared` says what each case compares with what, in which a trend would do harm."""
-    arms: dict[tuple[str, str, str], list[RunRecord]] = {}
-    for run in measured:
-        arms.setdefault((run.scenario, run.case_id, run.arm), []).append(run)
-    for runs in arms.values():
-        yield from _too_few_rounds(runs)
-    valid = {key: [run for run in runs if run.run_id not in invalid] for key, runs in arms.items()}
-    for (scenario, case_id, arm), runs in valid.items():
-        case = compared.get((scenario, case_id), ALONE)
-        others = [name for of, at, name in valid if (of, at) == (scenario, case_id) and name != arm]
-        if case.reference == arm and others:
-            continue  # the others are held against it
-        beside = valid.get((scenario, case_id, case.reference or ""), []) if arm != case.reference else []
-        for metric in case.metrics:
-            yield from _drift(runs, beside, metric)
+    timed: Sequence[RunRecord], invalid: frozenset[str], design_of: Mapping[CaseKey, Design]
+) -> Iterator[Finding]:
+    """Of each arm of each case; `timed` are the runs that were timed alike, A/A ones among them."""
+    for arms in _cases([run for run in timed if not run.is_aa]).values():
+        for runs in arms.values():
+            yield from _too_few_rounds(runs)
+    for key, arms in _cases([run for run in timed if run.run_id not in invalid]).items():
+        design = design_of.get(key, _ALONE)
+        for metric in design.metrics:
+            yield from _drifts(arms, design.reference, metric)
 
 
 def machine_drifts(
-    measured: Sequence[RunRecord], invalid: frozenset[str], compared: Mapping[CaseKey, Compared]
-) -> Iterable[str]:
-    """Cases in which all arms became slower or faster together, which their ratios do not show."""
-    cases: dict[CaseKey, dict[str, list[RunRecord]]] = {}
-    for run in measured:
-        if run.run_id not in invalid:
-            of_case = cases.setdefault((run.scenario, run.case_id), {})
-            of_case.setdefault(run.arm, []).append(run)
-    for key, arms in cases.items():
-        for metric in compared.get(key, ALONE).metrics if len(arms) > 1 else ():
-            found = _trend_text(_together([*arms.values()], metric))
+    timed: Sequence[RunRecord], invalid: frozenset[str], design_of: Mapping[CaseKey, Design]
+) -> Iterator[str]:
+    """Cases in which all arms became slower or faster alike, which their ratios do not show."""
+    for key, arms in _cases([run for run in timed if run.run_id not in invalid]).items():
+        design = design_of.get(key, _ALONE)
+        for metric in design.metrics:
+            found = None if any(_drifts(arms, design.reference, metric)) else _alike(arms, metric)
             if found is not None:
                 first = next(iter(arms.values()))[0]
                 yield (
                     f"{case_title(first.scenario, first.case_label)}: the machine changed: {metric} of all "
-                    f"{len(arms)} arms together {found}; ratios compare arms within a round and stand, but "
-                    "figures by themselves are of no steady machine"
+                    f"arms together {found}; ratios compare arms within a round and stand, but figures by "
+                    "themselves are of no steady machine"
                 )
 
 
-def _together(arms: Sequence[Sequence[RunRecord]], metric: str) -> dict[int, float]:
-    """Round -> mean of the logarithms of all arms, of the rounds that all have."""
-    logs = [_logs(runs, metric) for runs in arms]
-    return {number: fmean(of_arm[number] for of_arm in logs) for number in set.intersection(*map(set, logs))}
+def _cases(runs: Iterable[RunRecord]) -> dict[CaseKey, dict[str, list[RunRecord]]]:
+    found: dict[CaseKey, dict[str, list[RunRecord]]] = {}
+    for run in runs:
+        found.setdefault((run.scenario, run.case_id), {}).setdefault(run.arm, []).append(run)
+    return found
 
 
-def _too_few_rounds(runs: Sequence[RunRecord]) -> Iterable[Finding]:
+def _too_few_rounds(runs: Sequence[RunRecord]) -> Iterator[Finding]:
     completed = [run for run in runs if run.is_completed]
     if len(completed) < MIN_ROUNDS:
         message = f"{len(completed)} rounds were measured; at least {MIN_ROUNDS} are needed"
         yield broken("too-few-rounds", runs[-1], message)
 
 
-def _drift(runs: Sequence[RunRecord], beside: Sequence[RunRecord], metric: str) -> Iterable[Finding]:
-    """Of the ratio to what ran beside in the same rounds; of the metric itself where nothing did."""
-    logs, against = _logs(runs, metric), ""
-    if beside:
-        under = _logs(beside, metric)
-        logs = {number: log - under[number] for number, log in logs.items() if number in under}
-        against = f" against {beside[0].arm}"
-    found = _trend_text(logs)
-    if found is not None:
-        yield broken("drift", runs[-1], f"{metric}{against} {found}")
+def _drifts(arms: Arms, reference: str | None, metric: str) -> Iterator[Finding]:
+    """Of the ratio to the reference arm; of an arm's own figure where nothing ran beside it."""
+    logs = {arm: _logs(runs, metric) for arm, runs in arms.items()}
+    under = logs.get(reference or "", {})
+    ratios = {arm: _over(of_arm, under) for arm, of_arm in logs.items() if arm != reference}
+    are_held = any(len(ratio) >= MIN_ROUNDS_OF_DRIFT for ratio in ratios.values())
+    for arm, of_arm in logs.items():
+        if arm == reference and are_held:
+            continue  # they are held against it
+        ratio = ratios.get(arm)
+        found = _trend_text(ratio or of_arm)
+        if found is not None:
+            against = f" against {reference}" if ratio else ""
+            last = [run for run in arms[arm] if not run.is_aa][-1]
+            yield broken("drift", last, f"{metric}{against} {found}")
 
 
-def _trend_text(logs: Mapping[int, float]) -> str | None:
+def _alike(arms: Arms, metric: str) -> str | None:
+    """What all arms did together, each of them the same way; None where that does not matter."""
+    logs = [of_arm for runs in arms.values() if len(of_arm := _logs(runs, metric)) >= MIN_ROUNDS_OF_DRIFT]
+    if len(logs) < 2:
+        return None
+    changes = [trend(*_line(of_arm))[0] for of_arm in logs]
+    if abs(sum(np.sign(changes))) < len(changes) or min(map(abs, changes)) < MIN_DRIFT:
+        return None
+    shared = set.intersection(*map(set, logs))
+    return _trend_text({number: fmean(of_arm[number] for of_arm in logs) for number in shared})
+
+
+def _over(logs: Logs, under: Logs) -> dict[int, float]:
+    return {number: log - under[number] for number, log in logs.items() if number in under}
+
+
+def _trend_text(logs: Logs) -> str | None:
     """ "went up by 8.3 % over 20 rounds (p = 0.001)"; None where there is no trend that matters."""
     if len(logs) < MIN_ROUNDS_OF_DRIFT:
         return None
-    rounds, values = np.asarray(sorted(logs.items()), dtype=np.float64).T
-    change, p_value = trend(rounds, values)
+    change, p_value = trend(*_line(logs))
     if abs(change) < MIN_DRIFT or p_value >= DRIFT_ALPHA:
         return None
     size = 100 * abs(math.expm1(change))
@@ -128,13 +121,19 @@ def _trend_text(logs: Mapping[int, float]) -> str | None:
     )
 
 
+def _line(logs: Logs) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    rounds, values = np.asarray(sorted(logs.items()), dtype=np.float64).T
+    return rounds, values
+
+
 def _logs(runs: Sequence[RunRecord], metric: str) -> dict[int, float]:
-    """Round -> logarithm, of those that completed and have a positive value."""
-    return {
-        run.round: math.log(value)
-        for run in runs
-        if run.is_completed and (value := _value(run, metric)) is not None and value > 0
-    }
+    """Of the runs that completed and have a positive value; the mean of both where a round has two."""
+    found: dict[int, list[float]] = {}
+    for run in runs:
+        value = _value(run, metric)
+        if run.is_completed and value is not None and value > 0:
+            found.setdefault(run.round, []).append(math.log(value))
+    return {number: fmean(logs) for number, logs in found.items()}
 
 
 def trend(rounds: npt.NDArray[np.float64], logs: npt.NDArray[np.float64]) -> tuple[float, float]:

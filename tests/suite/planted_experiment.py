@@ -12,7 +12,8 @@ from pathlib import Path
 
 from runner.inputs.arms import ARMS
 from suite.arms import choices_text
-from suite.comparison import AT_ONCE_METRICS, Comparison, Design, compare
+from suite.case_design import AT_ONCE_METRICS, Design
+from suite.comparison import Comparison, compare
 from suite.errors import SuiteError
 from suite.experiment import Experiment, Stop
 from suite.plan import Options, make_plan

@@ -8,18 +8,9 @@ import numpy as np
 import pytest
 from records import make_request, make_run
 
+from suite.case_design import AT_ONCE_METRICS, OPEN_LOOP_METRICS, Design, designs, primary_metrics
 from suite.checks import Finding
-from suite.comparison import (
-    AT_ONCE_METRICS,
-    OPEN_LOOP_METRICS,
-    WRONG_ARM,
-    WRONG_REFERENCE,
-    WRONG_TOKENS,
-    Design,
-    compare,
-    designs,
-    primary_metrics,
-)
+from suite.comparison import WRONG_ARM, WRONG_REFERENCE, WRONG_TOKENS, compare
 from suite.metrics import empty_metrics
 from suite.ratios import LeftOut
 from suite.record import Status

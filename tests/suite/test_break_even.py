@@ -11,8 +11,8 @@ from records import make_request, make_run
 
 from runner.inputs.arms import ARMS
 from suite.break_even import TWINS, Cell, break_even
+from suite.case_design import AT_ONCE_METRICS, OPEN_LOOP_METRICS, Design
 from suite.checks import Finding
-from suite.comparison import AT_ONCE_METRICS, OPEN_LOOP_METRICS, Design
 from suite.record import Metric, RunRecord
 from suite.report.attribution_tables import break_even as table
 from suite.report.attribution_text import MAX_CELLS, break_even_lines

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from compared_folders import CASE_ID, experiment, rounds_of
 
+from suite.case_design import Design
 from suite.checks import Finding
 from suite.compare_runs import NO_DIRECTION, OTHER_WORKLOAD, WRONG_BASE, Side, compare_sides
-from suite.comparison import WRONG_ARM, WRONG_TOKENS, Design
+from suite.comparison import WRONG_ARM, WRONG_TOKENS
 from suite.ratios import unpaired_ratio
 from suite.record import Status
 from suite.verdict import NO_FLOOR, UNSTEADY, Word

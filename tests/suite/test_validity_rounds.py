@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
 from records import make_request, make_run, make_step
 from scipy import stats
 
+from suite.case_design import Design
 from suite.checks import check_runs, invalid_runs, machine_drifts
 from suite.summary import summarise
 from suite.validity.rounds import DRIFT_ALPHA, MIN_DRIFT, trend
@@ -82,53 +82,89 @@ def test_a_run_that_broke_a_rule_of_its_own_is_in_no_trend():
 def test_arms_are_looked_at_apart_and_in_the_metrics_that_decide():
     level, falling = rounds(noise(10, 0.002)), rounds(-0.02 * np.arange(10), arm="refresh")
     assert [one.run_id for one in check([*level, *falling])] == ["refresh-r9"]
-    key = (falling[0].scenario, falling[0].case_id)
     # The latencies of these runs are all alike: in them there is no trend.
-    assert check([*level, *falling], compared={key: Held(None, ("median_e2e_ms", "median_itl_ms"))}) == []
+    assert check([*level, *falling], design_of=held_against(None, "median_e2e_ms", "median_itl_ms")) == []
 
 
-@dataclass(frozen=True)
-class Held:
-    reference: str | None
-    metrics: tuple[str, ...] = ("output_throughput",)
+def held_against(reference, *metrics):
+    run = rounds([0.0])[0]
+    return {(run.scenario, run.case_id): Design(reference, metrics or ("output_throughput",))}
 
 
 def test_a_machine_that_slows_all_arms_alike_breaks_no_rule_and_is_told():
     slower = -0.02 * np.arange(10)
     runs = [*rounds(slower + noise(10, 0.002)), *rounds(slower + noise(10, 0.002, 1), arm="refresh")]
-    compared = {(runs[0].scenario, runs[0].case_id): Held("ids")}
-    assert check(runs, compared=compared) == []
-    (told,) = machine_drifts(runs, [], compared)
-    assert "the machine changed: output_throughput of all 2 arms together went down by 16." in told
-    assert machine_drifts([*rounds(noise(10)), *rounds(noise(10, seed=1), arm="refresh")], [], compared) == ()
+    design_of = held_against("ids")
+    assert check(runs, design_of=design_of) == []
+    (told,) = machine_drifts(runs, [], design_of)
+    assert "the machine changed: output_throughput of all arms together went down by 16." in told
+    assert (
+        machine_drifts([*rounds(noise(10)), *rounds(noise(10, seed=1), arm="refresh")], [], design_of) == ()
+    )
 
 
 def test_an_arm_that_drifts_from_the_reference_is_in_doubt_and_the_reference_is_not():
     slower = -0.02 * np.arange(10)
     reference, alike = rounds(slower), rounds(slower + noise(10, 0.002), arm="gated")
     apart = rounds(noise(10, 0.002), arm="refresh")  # level, beside a reference that becomes slower
-    compared = {(apart[0].scenario, apart[0].case_id): Held("ids")}
-    (finding,) = check([*reference, *alike, *apart], compared=compared)
+    design_of = held_against("ids")
+    (finding,) = check([*reference, *alike, *apart], design_of=design_of)
     assert (finding.rule, finding.run_id) == ("drift", "refresh-r9")
     assert finding.message.startswith("output_throughput against ids went up by 19.")
+    assert machine_drifts([*reference, *alike, *apart], [], design_of) == (), "not all of them did"
+    assert machine_drifts([*reference, *alike], [], design_of) != ()
+
+
+def test_half_the_arms_do_not_make_a_change_of_the_machine_though_the_mean_of_all_moves():
+    """The reference arm is so noisy that no ratio to it has a trend."""
+    falling = -0.02 * np.arange(10)
+    runs = [*rounds(noise(10, 0.08, 1), arm="gated"), *rounds(noise(10, 0.002, 2))]
+    runs += [*rounds(falling, arm="refresh"), *rounds(falling + noise(10, 0.002, 3), arm="skip")]
+    design_of = held_against("gated")
+    assert check(runs, design_of=design_of) == []
+    assert machine_drifts(runs, [], design_of) == ()
+
+
+def test_an_arm_of_too_few_rounds_hides_no_change_of_the_machine():
+    slower = -0.02 * np.arange(10)
+    runs = [*rounds(slower + noise(10, 0.002)), *rounds(slower + noise(10, 0.002, 1), arm="refresh")]
+    (told,) = machine_drifts([*runs, *rounds([0.0, 0.1], arm="gated")], [], held_against("ids"))
+    assert "10 rounds" in told
+
+
+def test_the_reference_is_looked_at_by_itself_where_no_valid_run_was_beside_it():
+    runs, beside = rounds(-0.02 * np.arange(10)), rounds(np.zeros(10), arm="refresh")
+    beside = [run.model_copy(update={"tokens": None}) for run in beside]
+    found = check([*runs, *beside], design_of=held_against("ids"))
+    assert {one.rule for one in found if one.run_id.startswith("ids")} == {"drift"}
+
+
+def test_a_drift_is_of_the_ratio_to_both_runs_of_the_reference_in_a_round():
+    """One of them by itself would be a trend; the mean of both, which the arm is judged by, is none."""
+    x = np.arange(10)
+    once, again = rounds(-0.02 * x), rounds(0.02 * x, is_aa=True)
+    again = [run.model_copy(update={"run_id": f"aa{run.run_id}"}) for run in again]
+    runs = [*once, *again, *rounds(noise(10, 0.002), arm="refresh")]
+    assert check(runs, design_of=held_against("ids")) == []
+    assert [one.rule for one in check([*once, *runs[20:]], design_of=held_against("ids"))] == ["drift"]
 
 
 def test_a_reference_that_ran_alone_is_looked_at_by_itself_and_no_machine_is_blamed():
     runs = rounds(-0.02 * np.arange(10))
-    compared = {(runs[0].scenario, runs[0].case_id): Held("ids")}
-    assert [one.rule for one in check(runs, compared=compared)] == ["drift"]
-    assert machine_drifts(runs, [], compared) == ()
+    design_of = held_against("ids")
+    assert [one.rule for one in check(runs, design_of=design_of)] == ["drift"]
+    assert machine_drifts(runs, [], design_of) == ()
 
 
 def test_rounds_that_the_reference_lacks_or_that_are_invalid_are_in_no_trend_of_a_ratio():
     reference = rounds(np.zeros(6))
     runs = rounds([*noise(6, 0.001), *(0.1 * np.arange(8))], arm="refresh")
-    compared = {(runs[0].scenario, runs[0].case_id): Held("ids")}
-    assert check([*reference, *runs], compared=compared) == []
+    design_of = held_against("ids")
+    assert check([*reference, *runs], design_of=design_of) == []
     apart = rounds(0.05 * np.arange(6), arm="refresh")
     reference[0] = reference[0].model_copy(update={"tokens": None})
     reference[1] = reference[1].model_copy(update={"tokens": None})
-    found = check([*reference, *apart], compared=compared)
+    found = check([*reference, *apart], design_of=design_of)
     assert {one.rule for one in found} == {"tokens-unchecked"}  # four rounds are left
 
 

@@ -38,7 +38,7 @@ def hidden_of(text: Any, num_tokens: int, seed: int, **changes: Any) -> torch.Te
         return text(inputs_embeds=given, use_cache=False, **changes).last_hidden_state
 
 
-def quick_hidden_of(text: Any, num_tokens: int, seed: int) -> torch.Tensor:
+def quick_hidden_of(text: Any, num_tokens: int, seed: int, **changes: Any) -> torch.Tensor:
     """Of a quickened model, whose attention is the runner's: one row of all tokens in an empty cache."""
     config = text.config
     shape = SimpleNamespace(
@@ -61,7 +61,7 @@ def quick_hidden_of(text: Any, num_tokens: int, seed: int) -> torch.Tensor:
     step = SdpaAttention().begin(geometry, cache, limits)
     text.set_attn_implementation(ATTENTION_NAME)
     masks = {"full_attention": None, "sliding_attention": None}
-    return hidden_of(text, num_tokens, seed, attention_mask=masks, paged_step=step)
+    return hidden_of(text, num_tokens, seed, attention_mask=masks, paged_step=step, **changes)
 
 
 @pytest.mark.skipif(not can_pack(), reason="this torch has no oneDNN")
@@ -143,7 +143,8 @@ def test_without_onednn_the_layers_stay_and_norms_are_one_call(monkeypatch: pyte
     assert float((hidden_of(text, 5, seed=3) - expected).abs().max()) < 2e-5 * float(expected.std())
 
 
-def test_llamas_layers_are_known_too() -> None:
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_llamas_layers_are_known_too(has_bias: bool) -> None:
     config = LlamaConfig(
         vocab_size=40,
         hidden_size=32,
@@ -151,10 +152,41 @@ def test_llamas_layers_are_known_too() -> None:
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
+        attention_bias=has_bias,
+        mlp_bias=has_bias,
     )
     text = LlamaForCausalLM(config).requires_grad_(False).model.eval()
+    for name, weight in text.named_parameters():
+        if name.endswith("bias"):
+            weight.copy_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(len(name))))
     quick = copy.deepcopy(text)
     quicken(quick)
+    assert can_pack() == isinstance(quick.layers[0], QuickLayer)
     expected, found = hidden_of(text, 7, seed=2), quick_hidden_of(quick, 7, seed=2)
     assert float((found - expected).abs().max()) < 2e-5 * float(expected.std())
     assert not any(type(module).__name__ == "LlamaRMSNorm" for module in quick.modules())
+
+
+@pytest.mark.skipif(not can_pack(), reason="this torch has no oneDNN")
+def test_positions_of_three_axes_turn_their_own_parts_of_a_head() -> None:
+    """Time, height and width of an image differ; text has the same three times."""
+    text = text_of("tiny-qwen2.5-vl")
+    positions = torch.tensor([[0, 1, 1, 1, 1, 3], [0, 1, 1, 2, 2, 3], [0, 1, 2, 1, 2, 3]])[:, None]
+    expected = hidden_of(text, 6, seed=3, position_ids=positions)
+    plain = hidden_of(text, 6, seed=3)
+    quicken(text)
+    found = quick_hidden_of(text, 6, seed=3, position_ids=positions)
+    assert float((found - expected).abs().max()) < 2e-5 * float(expected.std())
+    assert float((plain - expected).abs().max()) > 1e-3 * float(expected.std())
+
+
+@pytest.mark.skipif(not can_pack(), reason="this torch has no oneDNN")
+def test_a_layer_with_a_linear_of_another_kind_is_not_taken_over() -> None:
+    text = text_of("tiny-qwen3")
+
+    class OtherLinear(nn.Linear):
+        pass
+
+    text.layers[1].mlp.down_proj.__class__ = OtherLinear
+    quicken(text)
+    assert [isinstance(layer, QuickLayer) for layer in text.layers] == [True, False, True, True]
