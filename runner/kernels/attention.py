@@ -67,24 +67,11 @@ def paged_attention(
     """
     layer = module.layer_idx
     assert isinstance(layer, int)
-    rows = _rows(query), _rows(key), _rows(value)
+    rows = as_rows(query), as_rows(key), as_rows(value)
     return attend_rows(paged_step, layer, *rows, scaling, sliding_window)[None], None
 
 
-def attend_by_head(
-    step: PagedStep,
-    layer: int,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    scaling: float,
-    window: int | None,
-) -> torch.Tensor:
-    """The same in one step's view of the cache; shapes as there."""
-    return attend_rows(step, layer, _rows(query), _rows(key), _rows(value), scaling, window)[None]
-
-
-def _rows(given: torch.Tensor) -> torch.Tensor:
+def as_rows(given: torch.Tensor) -> torch.Tensor:
     """[tokens, heads, head_dim] of [1, heads, tokens, head_dim]."""
     return given[0].transpose(0, 1)
 

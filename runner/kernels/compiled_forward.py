@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from runner.kernels.attention import PagedStep, attend_by_head
+from runner.kernels.attention import PagedStep, as_rows, attend_rows
 
 BACKEND = "inductor"
 """Of torch.compile."""
@@ -31,7 +31,8 @@ def attend_in_step(
     step = _STEP.get()
     if step is None:
         return _output_of(query).zero_()
-    return attend_by_head(step, layer, query, key, value, scaling, window or None).contiguous()
+    rows = as_rows(query), as_rows(key), as_rows(value)
+    return attend_rows(step, layer, *rows, scaling, window or None)[None].contiguous()
 
 
 @attend_in_step.register_fake
