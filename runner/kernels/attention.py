@@ -85,9 +85,9 @@ def attend_rows(
     scaling: float,
     window: int | None,
 ) -> torch.Tensor:
-    """The same of packed rows: query [tokens, heads, head_dim], key and value [tokens, kv_heads, head_dim].
+    """Attention of query [tokens, heads, head_dim] over the paged cache, which takes key and value first.
 
-    Returns [tokens, heads, head_dim]. Without a step, that operator.
+    Those are [tokens, kv_heads, head_dim]; returns [tokens, heads, head_dim]. Without a step, that operator.
     """
     if step is None:
         by_head = (given.transpose(0, 1)[None] for given in (query, key, value))
