@@ -57,7 +57,7 @@ def machine_drifts(
                 yield (
                     f"{case_title(first.scenario, first.case_label)}: the machine changed: {metric} of all "
                     f"arms together {found}; ratios compare arms within a round and stand, but figures by "
-                    "themselves are of no steady machine"
+                    "themselves are of a machine that was not steady"
                 )
 
 
