@@ -49,6 +49,7 @@ def _spec(folder: Path, _stamp: int) -> ModelSpec:
     family = _family(folder / "config.json")
     config = _config(folder)
     text = config.get_text_config()
+    _check_is_causal(folder / "config.json", text)
     vision = _vision(folder / "config.json", family, config)
     mrope = family == "qwen2.5-vl"
     rope: Literal["1d", "mrope"] = "mrope" if mrope else "1d"
@@ -98,6 +99,15 @@ def _config(folder: Path) -> Any:
         raise RunnerError(
             f"{folder / 'config.json'}: transformers cannot read it: {first_line(error)}"
         ) from None
+
+
+def _check_is_causal(path: Path, text: Any) -> None:
+    """An encoder of Gemma's build, whose tokens see those behind them, generates nothing step by step."""
+    if getattr(text, "use_bidirectional_attention", None) not in (None, False, "vision"):
+        raise RunnerError(
+            f"{path}: use_bidirectional_attention is {text.use_bidirectional_attention!r}: it is an encoder, "
+            "and this runner generates; take the checkpoint of a decoder"
+        )
 
 
 def _eos(path: Path, config: Any) -> int:

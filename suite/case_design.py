@@ -37,7 +37,7 @@ def designs(cases: Iterable[Mapping[str, object]]) -> dict[CaseKey, Design]:
     for case in cases:
         metrics, reference = case.get("primary_metrics"), case.get("reference")
         if isinstance(metrics, list) and isinstance(reference, str | None):
-            known = tuple(str(name) for name in metrics if name in DEFINITIONS)
+            known = tuple(name for name in metrics if isinstance(name, str) and name in DEFINITIONS)
             found[str(case.get("scenario")), str(case.get("case_id"))] = Design(reference, known)
     return found
 

@@ -33,7 +33,7 @@ class OneCallNorm(nn.Module):
     def of(module: nn.Module) -> OneCallNorm:
         """In the place of a norm of transformers, which names its epsilon one way or the other."""
         given = cast(Any, module)
-        epsilon = getattr(given, "variance_epsilon", None) or given.eps
+        epsilon = given.variance_epsilon if hasattr(given, "variance_epsilon") else given.eps
         return OneCallNorm(given.weight.detach() + _NORMS[type(module).__name__], float(epsilon))
 
     def forward(self, given: torch.Tensor) -> torch.Tensor:

@@ -84,11 +84,12 @@ def _drifts(arms: Arms, reference: str | None, metric: str) -> Iterator[Finding]
     for arm, of_arm in logs.items():
         if arm == reference and are_held:
             continue  # they are held against it
-        ratio = ratios.get(arm)
-        found = _trend_text(ratio or of_arm)
+        ratio = ratios.get(arm, {})
+        is_held = len(ratio) >= MIN_ROUNDS_OF_DRIFT
+        found = _trend_text(ratio if is_held else of_arm)
         if found is not None:
-            against = f" against {reference}" if ratio else ""
-            last = [run for run in arms[arm] if not run.is_aa][-1]
+            against = f" against {reference}" if is_held else ""
+            last = max(arms[arm], key=lambda run: (not run.is_aa, run.round))
             yield broken("drift", last, f"{metric}{against} {found}")
 
 

@@ -262,6 +262,24 @@ def test_a_model_we_do_not_run_is_refused_by_name(tmp_path: Path, checkpoints: d
         checkpoint_spec(tmp_path / "gpt2")
 
 
+def test_an_encoder_of_gemmas_build_is_refused(tmp_path: Path, checkpoints: dict[str, Path]) -> None:
+    folder = copied(checkpoints["gemma3-text"], tmp_path, use_bidirectional_attention=True)
+    with pytest.raises(
+        RunnerError, match=r"config\.json: use_bidirectional_attention is True: it is an encoder"
+    ):
+        checkpoint_spec(folder)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gemma3-text"])
+def test_a_norm_without_epsilon_is_one(family: str, tmp_path: Path, checkpoints: dict[str, Path]) -> None:
+    spec = checkpoint_spec(copied(checkpoints[family], tmp_path, rms_norm_eps=0.0))
+    asked = requests(spec.vocab_size)[:1]
+    with open_device("inline", spec, CONFIG) as device:
+        engine = Engine(spec, CONFIG, device, ARMS["ids"])
+        engine.run(together(asked))
+    assert list(engine.requests["r0"].output_ids) == greedy(build_model(spec), asked[0].prompt.token_ids)
+
+
 def test_a_config_without_an_end_of_sequence_is_refused(tmp_path: Path, checkpoints: dict[str, Path]) -> None:
     folder = copied(checkpoints["llama"], tmp_path, eos_token_id=None)
     with pytest.raises(RunnerError, match="eos_token_id is None"):

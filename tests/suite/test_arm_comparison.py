@@ -180,7 +180,7 @@ def test_a_folder_says_the_design_and_an_older_one_is_compared_with_its_first_ri
         "scenario": "smoke",
         "case_id": CASE_ID,
         "reference": "ids",
-        "primary_metrics": ["median_e2e_ms", "?"],
+        "primary_metrics": ["median_e2e_ms", "?", {"a": 1}, ["b"], None],
     }
     assert designs([stored, {"scenario": "old", "case_id": "x"}]) == {
         ("smoke", CASE_ID): Design("ids", ("median_e2e_ms",))

@@ -165,7 +165,19 @@ def test_rounds_that_the_reference_lacks_or_that_are_invalid_are_in_no_trend_of_
     reference[0] = reference[0].model_copy(update={"tokens": None})
     reference[1] = reference[1].model_copy(update={"tokens": None})
     found = check([*reference, *apart], design_of=design_of)
-    assert {one.rule for one in found} == {"tokens-unchecked"}  # four rounds are left
+    assert {one.rule for one in found} == {"tokens-unchecked", "drift"}  # four rounds are left: by itself
+    (drift,) = [one for one in found if one.rule == "drift"]
+    assert drift.message.startswith("output_throughput went up")
+
+
+def test_repeats_of_the_reference_may_be_all_that_is_left_of_it():
+    again = [
+        run.model_copy(update={"run_id": f"aa{run.round}"})
+        for run in rounds(-0.02 * np.arange(10), is_aa=True)
+    ]
+    assert [(one.rule, one.run_id) for one in check(again, design_of=held_against("ids"))] == [
+        ("drift", "aa9")
+    ]
 
 
 def test_warm_ups_and_runs_with_instruments_are_in_no_trend():
