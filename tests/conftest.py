@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from pathlib import Path
 
 from hypothesis import HealthCheck, settings
@@ -18,3 +20,7 @@ settings.load_profile("stepcost")
 
 # Tests that run on several processes are told a terminal's width, which is not that of what they print.
 os.environ.pop("COLUMNS", None)
+
+# Started in the background by a shell, tests would hand on to all they start that SIGINT is ignored.
+if threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
