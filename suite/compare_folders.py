@@ -82,14 +82,19 @@ def compare_folders(
     if environments and not options.is_across_machines:
         raise SuiteError(_refusal(str(base.path), environments))
     limited = [limit.metric for limit in options.limits]
-    compared = compare_sides(side_of(base), [side_of(head) for head in heads], options.metrics, limited)
+    sides = [side_of(one) for one in loaded]
+    compared = compare_sides(sides[0], sides[1:], options.metrics, limited)
     return RunComparison(
         base=_facts(base),
         heads=tuple(map(_facts, heads)),
         environments=tuple(environments),
         compared=compared,
         judged=judge(options.limits, compared),
-        warnings=tuple(f"{one.path}: {text}" for one in loaded for text in (*one.warnings, *_changes(one))),
+        warnings=tuple(
+            f"{one.path}: {text}"
+            for one, side in zip(loaded, sides, strict=True)
+            for text in (*one.warnings, *_changes(one, side))
+        ),
     )
 
 
@@ -133,11 +138,11 @@ def findings_of(loaded: LoadedRun) -> tuple[Finding, ...]:
     )
 
 
-def _changes(loaded: LoadedRun) -> tuple[str, ...]:
+def _changes(loaded: LoadedRun, side: Side) -> tuple[str, ...]:
     """That its machine became slower or faster: nothing where two folders took turns, else it may be all."""
-    if _interleaved(loaded) is not None:
+    if side.interleaved is not None:
         return ()
-    return machine_drifts(loaded.runs, findings_of(loaded), complete_designs(loaded.runs, loaded.cases))
+    return machine_drifts(side.runs, side.findings, complete_designs(loaded.runs, loaded.cases))
 
 
 def _interleaved(loaded: LoadedRun) -> str | None:

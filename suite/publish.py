@@ -13,7 +13,7 @@ from suite.arms import named_arm
 from suite.attribution import Line, attribution
 from suite.bill import ArmBill, arm_bills, documents
 from suite.break_even import Cell, break_even
-from suite.case_design import complete_designs, designs
+from suite.case_design import CaseKey, Design, complete_designs, designs
 from suite.case_label import case_title
 from suite.checks import Finding, check_runs, machine_drifts
 from suite.comparison import Comparison, compare
@@ -151,17 +151,17 @@ def sum_up(loaded: LoadedRun, is_interrupted: bool) -> Summed:
     says of all of them stands.
     """
     is_thinned = loaded.one_in > 1
-    design_of = designs(loaded.cases)
-    findings = loaded.validity if is_thinned else _checked(loaded)
+    design_of = complete_designs(loaded.runs, loaded.cases)
+    findings = loaded.validity if is_thinned else _checked(loaded, design_of)
     arms = summarise(loaded.runs, findings)
     costs = costs_by_arm(loaded.runs, loaded, findings)
     comparisons = compare(loaded.runs, design_of, findings)
-    cells = break_even(loaded.runs, design_of, findings)
+    cells = break_even(loaded.runs, designs(loaded.cases), findings)
     document = to_document(arms, findings, loaded.skipped, is_interrupted, costs, comparisons)
     bills = arm_bills(() if is_thinned else loaded.whole_runs, loaded.step_records, loaded.spans, findings)
     if bills:
         document["amplified"] = documents(bills)
-    changes = machine_drifts(loaded.runs, findings, complete_designs(loaded.runs, loaded.cases))
+    changes = machine_drifts(loaded.runs, findings, design_of)
     if changes:
         document["machine_changes"] = list(changes)
     lines = attribution(loaded.whole_runs, loaded.step_records, findings, bills, loaded.listed)
@@ -177,8 +177,7 @@ def sum_up(loaded: LoadedRun, is_interrupted: bool) -> Summed:
     return Summed(arms, findings, costs, comparisons, bills, lines, cells, document, missing, changes)
 
 
-def _checked(loaded: LoadedRun) -> tuple[Finding, ...]:
-    design_of = complete_designs(loaded.runs, loaded.cases)
+def _checked(loaded: LoadedRun, design_of: Mapping[CaseKey, Design]) -> tuple[Finding, ...]:
     return tuple(
         check_runs(loaded.runs, loaded.request_records, loaded.step_records, loaded.spans, design_of)
     )
