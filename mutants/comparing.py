@@ -10,6 +10,7 @@ _TURNS = "suite/baseline_turns.py"
 _RATIOS = "suite/ratios.py"
 _COMPARED = "tests/suite/test_compare_runs.py::"
 _HELD = "tests/suite/test_gate_limits.py::"
+_VERDICT = "tests/suite/test_verdict.py::"
 _TAKEN = "tests/suite/test_baseline_turns.py::"
 _UNPAIRED = "tests/suite/test_ratios.py::"
 
@@ -38,9 +39,23 @@ MUTANTS = (
     Mutant(
         "the-floor-is-the-narrower-one",
         _RUNS,
-        "return max((floor for _, floor in floors), key=lambda floor: floor.value or 0.0)",
-        "return min((floor for _, floor in floors), key=lambda floor: floor.value or 0.0)",
+        "widest = max((floor for _, floor in floors), key=lambda floor: floor.value or 0.0)",
+        "widest = min((floor for _, floor in floors), key=lambda floor: floor.value or 0.0)",
         (f"{_COMPARED}test_the_floor_is_the_wider_of_both_runs_and_missing_where_one_has_none",),
+    ),
+    Mutant(
+        "within-what-an-arm-differs-from-itself-all-are-equal",
+        "suite/verdict.py",
+        "if floor.is_unsteady:",
+        "if floor.is_unsteady and is_outside:",
+        (f"{_VERDICT}test_of_an_arm_that_differs_from_itself_the_floor_is_the_farther_end",),
+    ),
+    Mutant(
+        "the-gate-forgets-that-an-arm-differs-from-itself",
+        _GATE,
+        "shift = (one.floor.value or 0.0) if one.floor.is_unsteady else 0.0",
+        "shift = 0.0 if one.floor.is_unsteady else 0.0",
+        (f"{_HELD}test_where_an_arm_differs_from_itself_only_what_is_beyond_that_is_judged",),
     ),
     Mutant(
         "invalid-runs-of-the-base-enter",

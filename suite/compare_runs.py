@@ -304,7 +304,7 @@ class _Pair:
         return Middle(median(there) if there else None, len(there), left_out)
 
     def _floor(self) -> Floor:
-        """The wider of both sides'; none where one has none."""
+        """The wider of both sides'; none where one has none, unsteady where one is."""
         if self.reference is None:
             return Floor(None, reason="the case has no reference arm")
         floors = [
@@ -314,7 +314,9 @@ class _Pair:
         for side, floor in floors:
             if floor.value is None:
                 return replace(floor, reason=f"{side.name}: {floor.reason}")
-        return max((floor for _, floor in floors), key=lambda floor: floor.value or 0.0)
+        widest = max((floor for _, floor in floors), key=lambda floor: floor.value or 0.0)
+        doubts = [f"{side.name}: {floor.reason}" for side, floor in floors if floor.is_unsteady]
+        return replace(widest, reason="; ".join(doubts) or None, is_unsteady=bool(doubts))
 
 
 def _decided(found: Sequence[Difference]) -> Iterator[Difference]:

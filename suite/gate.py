@@ -19,7 +19,6 @@ from suite.errors import SuiteError
 from suite.metrics import DEFINITIONS
 from suite.ratios import ALPHA, holm
 from suite.schema import one_of
-from suite.verdict import UNSTEADY
 
 _LIMIT = re.compile(r"\s*([^<>\s]+)\s*([<>])\s*([+-]?[0-9]+(?:\.[0-9]+)?)\s*%\s*")
 _MAX_PERCENT = 1_000_000
@@ -137,14 +136,14 @@ def _look(limit: Limit, one: Difference) -> Judged:
         return Judged(limit, one, Outcome.NO_DATA, "; ".join([*told, _plain(ratio.reason)]))
     if ratio.interval is None:
         return Judged(limit, one, Outcome.CANNOT_TELL, _plain(ratio.reason))
-    if one.floor.reason is not None and UNSTEADY in one.floor.reason:
-        return Judged(limit, one, Outcome.CANNOT_TELL, one.floor.reason)
-    low, high = ratio.interval.low, ratio.interval.high
+    shift = (one.floor.value or 0.0) if one.floor.is_unsteady else 0.0
+    low, high = ratio.interval.low - shift, ratio.interval.high + shift
     if (high < limit.log) if limit.is_below else (low > limit.log):
         return Judged(limit, one, Outcome.BROKEN, "the whole interval lies beyond the limit")
     if (low >= limit.log) if limit.is_below else (high <= limit.log):
         return Judged(limit, one, Outcome.HELD, "the whole interval lies within the limit")
-    return Judged(limit, one, Outcome.CANNOT_TELL, "the interval reaches across the limit")
+    across = "the interval reaches across the limit"
+    return Judged(limit, one, Outcome.CANNOT_TELL, (one.floor.reason or across) if shift else across)
 
 
 def _plain(reason: str | None) -> str:

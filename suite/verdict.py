@@ -18,7 +18,7 @@ MIN_FLOOR = math.log(1.005)
 
 NO_FLOOR = "no A/A rounds give the noise floor (aa: true runs the reference arm twice a round)"
 
-UNSTEADY = "A/A: an arm differs from itself by more than chance, so that other differences mean nothing"
+UNSTEADY = "A/A: an arm differs from itself by more than chance, so that a difference no larger tells nothing"
 
 
 class Word(StrEnum):
@@ -39,11 +39,16 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """A log ratio that noise alone may show; None, with a reason, where it is not known."""
+    """A log ratio that noise alone may show; None, with a reason, where it is not known.
+
+    `is_unsteady`: an arm differs from itself by up to `value`, as `reason` says; this is more than noise, and
+    an interval may be shifted by as much.
+    """
 
     value: float | None
     num_rounds: int = 0
     reason: str | None = None
+    is_unsteady: bool = False
 
 
 UNKNOWN_FLOOR = Floor(None, reason=NO_FLOOR)
@@ -56,7 +61,8 @@ def noise_floor(same: Ratio | None) -> Floor:
     if same.interval is None:
         return Floor(None, same.num_rounds, f"A/A: {same.reason}")
     if _is_outside(same.interval, MIN_FLOOR):
-        return Floor(None, same.num_rounds, UNSTEADY)
+        farther = max(abs(same.interval.low), abs(same.interval.high))
+        return Floor(farther, same.num_rounds, UNSTEADY, is_unsteady=True)
     return Floor(max(MIN_FLOOR, same.interval.half_width), same.num_rounds)
 
 
@@ -75,6 +81,8 @@ def decide(
         return Verdict(word, "the interval lies wholly outside the noise floor")
     if is_outside:
         return Verdict(Word.CANNOT_TELL, "one of several comparisons: by chance alone often enough (Holm)")
+    if floor.is_unsteady:
+        return Verdict(Word.CANNOT_TELL, floor.reason or UNSTEADY)
     if -floor.value <= ratio.interval.low and ratio.interval.high <= floor.value:
         return Verdict(Word.EQUAL, "the interval lies wholly inside the noise floor")
     return Verdict(Word.CANNOT_TELL, "the interval reaches across the edge of the noise floor")

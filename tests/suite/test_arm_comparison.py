@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -94,10 +95,13 @@ def test_without_a_a_runs_one_cannot_tell_and_the_interval_is_there_all_the_same
     assert one.ratio.interval.low > 0.02
 
 
-def test_a_reference_that_differs_from_itself_decides_nothing():
-    runs = [run for run in experiment(ids=1.2) if not run.is_aa]
+@pytest.mark.parametrize(("factor", "word"), [(1.05, Word.CANNOT_TELL), (1.2, Word.FASTER)])
+def test_a_reference_that_differs_from_itself_decides_nothing_of_that_size(factor, word):
+    runs = [run for run in experiment(ids=factor) if not run.is_aa]
     (one,) = compare([*runs, *runs_of("sync-ids", 1.1, is_aa=True)], DESIGN)
-    assert one.verdict.word is Word.CANNOT_TELL and "differs from itself" in one.verdict.reason
+    assert one.verdict.word is word
+    assert ("differs from itself" in one.verdict.reason) == (word is Word.CANNOT_TELL)
+    assert one.floor.value == pytest.approx(math.log(1.1), abs=0.01)
 
 
 def test_a_wrong_arm_gets_no_verdict_and_neither_does_any_arm_beside_a_wrong_reference():

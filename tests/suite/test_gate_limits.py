@@ -99,13 +99,27 @@ def test_arms_that_are_wrong_by_design_are_held_to_no_limit():
     assert outcomes("output_throughput<-3%", base, [*experiment(2), *slow]) == [Outcome.HELD]
 
 
-def test_an_arm_that_differs_from_itself_breaks_no_limit():
-    unsteady = [
-        *(run for run in experiment(2, sync_ids=0.8) if not run.is_aa),
-        *rounds_of("sync-ids", 1.2, 2, is_aa=True),
-    ]
-    (one,) = judged("output_throughput<-3%", experiment(1), unsteady)
-    assert one.outcome is Outcome.CANNOT_TELL and "differs from itself" in one.reason
+def unsteady(share):
+    """At `share` of the base's speed, and the reference arm half as fast again the second time."""
+    once = [run for run in experiment(2, sync_ids=share) if not run.is_aa]
+    return [*once, *rounds_of("sync-ids", 1.5 * share, 2, is_aa=True)]
+
+
+@pytest.mark.parametrize(
+    ("limit", "share", "outcome"),
+    [
+        ("output_throughput<-3%", 0.8, Outcome.CANNOT_TELL),
+        ("output_throughput<-3%", 0.5, Outcome.BROKEN),
+        ("output_throughput<-3%", 1.2, Outcome.CANNOT_TELL),
+        ("output_throughput<-3%", 2.0, Outcome.HELD),
+        ("output_throughput>3%", 1.2, Outcome.CANNOT_TELL),
+        ("output_throughput>3%", 2.0, Outcome.BROKEN),
+    ],
+)
+def test_where_an_arm_differs_from_itself_only_what_is_beyond_that_is_judged(limit, share, outcome):
+    (one,) = judged(limit, experiment(1), unsteady(share))
+    assert one.outcome is outcome
+    assert ("differs from itself" in one.reason) == (outcome is Outcome.CANNOT_TELL)
 
 
 def test_of_many_arms_one_that_is_beyond_by_chance_breaks_nothing():

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from suite.ratios import Interval, Ratio, holm, ratio_of_logs
-from suite.verdict import MIN_FLOOR, NO_FLOOR, Floor, Word, decide, noise_floor
+from suite.verdict import MIN_FLOOR, NO_FLOOR, UNSTEADY, Floor, Word, decide, noise_floor
 
 NUM_EXPERIMENTS = 2_000
 NOISE = 0.01  # of one run; a paired ratio has sqrt(2) of it
@@ -55,6 +55,19 @@ def test_the_floor_is_the_half_width_of_the_a_a_interval_and_never_below_half_a_
     logs = np.random.default_rng(2).normal(0, 0.02, 8)
     assert noise_floor(ratio_of_logs(logs)).value == ratio_of_logs(logs).interval.half_width > MIN_FLOOR
     assert noise_floor(ratio_of_logs(np.zeros(8))).value == MIN_FLOOR == pytest.approx(math.log(1.005))
+
+
+def test_of_an_arm_that_differs_from_itself_the_floor_is_the_farther_end():
+    """What is beyond it is told, and nothing else: being within so wide a floor makes nobody equal."""
+    for sign in (1, -1):
+        floor = noise_floor(ratio_of_logs(sign * np.array([0.02, 0.03, 0.04, 0.03, 0.02, 0.04])))
+        assert floor.is_unsteady and floor.reason == UNSTEADY
+        assert 0.03 < floor.value < 0.05
+        assert decide(seen(0.4, 0.5), floor, "higher", 0.001).word is Word.FASTER
+        for low, high in ((0.01, 0.5), (-0.01, 0.01), (0.03, 0.035)):
+            verdict = decide(seen(low, high), floor, "higher", 0.001)
+            assert (verdict.word, verdict.reason) == (Word.CANNOT_TELL, UNSTEADY)
+    assert not noise_floor(ratio_of_logs(np.array([0.02, -0.03, 0.04, 0.03, -0.02]))).is_unsteady
 
 
 def experiments(effects, num_rounds, seed=0, noise=NOISE):
