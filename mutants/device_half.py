@@ -8,6 +8,8 @@ from mutants.mutant import Mutant
 _ATTENTION = "runner/kernels/sdpa_attention.py"
 _QUICK = "runner/kernels/quick_layer.py"
 _LAYERS = "tests/runner/kernels/test_cpu_layers.py::"
+_KEPT = "runner/kernels/kept_contexts.py"
+_COPIES = "tests/runner/kernels/test_kept_contexts.py::"
 _PROGRAM = "runner/kernels/program.py"
 _DENSE = "tests/runner/kernels/test_attention.py::"
 _COMMANDS = "tests/runner/kernels/test_program.py::"
@@ -66,6 +68,55 @@ MUTANTS = (
         "self.values[0].flatten(0, 1)",
         ("tests/runner/kernels/test_kvcache.py::test_every_layer_has_its_own_keys_and_values",),
     ),
+    # ---- kept contexts
+    Mutant(
+        "a-block-that-others-wrote-to-is-not-copied-again",
+        _KEPT,
+        "is_newer.logical_or_(ids != given.block_ids)",
+        "(ids != given.block_ids)",
+        (f"{_COPIES}test_whatever_rows_and_blocks_are_used_for_it_is_what_a_gather_gives",),
+        hazards.CORRUPTION,
+    ),
+    Mutant(
+        "a-block-that-is-anothers-now-is-not-copied-again",
+        _KEPT,
+        "is_newer.logical_or_(ids != given.block_ids)",
+        "is_newer",
+        (f"{_COPIES}test_a_row_in_anothers_place_and_a_block_in_anothers_are_copied_anew",),
+        hazards.CORRUPTION,
+    ),
+    Mutant(
+        "a-last-block-is-up-to-date-whoever-wrote-to-it-before",
+        _KEPT,
+        "before > as_of.gather(1, last)",
+        "before > before",
+        (f"{_COPIES}test_whatever_rows_and_blocks_are_used_for_it_is_what_a_gather_gives",),
+        hazards.CORRUPTION,
+    ),
+    Mutant(
+        "copies-of-rows-that-rest-pass-for-new",
+        _KEPT,
+        "        as_of.fill_(self._step)",
+        "        copy.as_of.fill_(self._step)",
+        (f"{_COPIES}test_whatever_rows_and_blocks_are_used_for_it_is_what_a_gather_gives",),
+        hazards.CORRUPTION,
+    ),
+    Mutant(
+        "copies-outlive-a-reset",
+        _KEPT,
+        "        self._written.fill_(self._step)",
+        "        self._written[:0].fill_(self._step)",
+        (f"{_COPIES}test_a_reset_leaves_no_copy",),
+        hazards.CORRUPTION,
+    ),
+    Mutant(
+        "the-newest-token-is-copied-to-its-neighbour",
+        _KEPT,
+        "* self._block_size + given.offsets",
+        "* self._block_size + given.offsets.neg()",
+        (f"{_COPIES}test_of_a_row_that_goes_on_nothing_is_copied_but_its_token",),
+        hazards.CORRUPTION,
+    ),
     # ---- quick layers
     Mutant(
         "a-half-of-a-head-turns-the-other-way",
@@ -84,8 +135,8 @@ MUTANTS = (
     Mutant(
         "a-block-is-normed-by-the-norm-before-it",
         _QUICK,
-        "OneCallNorm.of(layer.post_feedforward_layernorm) if",
-        "OneCallNorm.of(before_mlp) if",
+        "QuickNorm.of(layer.post_feedforward_layernorm) if",
+        "QuickNorm.of(before_mlp) if",
         (f"{_LAYERS}test_norms_of_queries_keys_and_blocks_are_each_layers_own",),
     ),
     Mutant(
@@ -98,8 +149,8 @@ MUTANTS = (
     Mutant(
         "a-batch-that-is-no-batch-of-decodes-alone-is-taken-whole",
         _ATTENTION,
-        "tokens = None if firsts == [*range(packed.starts[-1])] else",
-        "tokens = None if firsts[0] == 0 else",
+        "is_all = firsts == [*range(packed.starts[-1])]",
+        "is_all = firsts[0] == 0",
         (f"{_DENSE}test_any_batch_equals_dense_attention",),
     ),
     Mutant(

@@ -21,6 +21,9 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("forward", "runner/kernels/sdpa_attention.py:_decode_group"): (
         "the same attention makes index tensors of those lists, and asks for the width of a group of decodes"
     ),
+    ("forward", "runner/kernels/kept_contexts.py:KeptContexts.rows"): (
+        "which blocks of a decode's context are out of date in the copy, on a CPU alone"
+    ),
     ("encode", "transformers"): "the vision tower of transformers reads its grid and makes tensors of it",
     ("encode", "runner/kernels/encoder.py:normalise_pixels"): (
         "mean and deviation of the channels, copied for every image; the vision tower behind it waits anyway"

@@ -113,9 +113,9 @@ LAYERS = (
         "kernels",
         under(
             "runner/kernels",
-            "attention attention_choice compiled_forward cpu_layers decode_inputs encoder geometry kvcache "
-            "merge model noise one_call_norm packed_linear program quick_layer sample sdpa_attention "
-            "speculation sync_watch varlen_attention",
+            "attention attention_choice compiled_forward cpu_layers decode_inputs encoder geometry "
+            "kept_contexts kvcache merge model noise quick_norm packed_linear program quick_layer sample "
+            "sdpa_attention speculation sync_watch varlen_attention",
         ),
         libraries=("torch", "transformers"),
         own=(

@@ -13,9 +13,9 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from runner.kernels.one_call_norm import OneCallNorm
 from runner.kernels.packed_linear import PackedLinear, can_pack
 from runner.kernels.quick_layer import QuickLayer
+from runner.kernels.quick_norm import QuickNorm
 
 
 def is_quickened(device: torch.device, dtype: torch.dtype) -> bool:
@@ -35,8 +35,8 @@ def quicken(language_model: nn.Module) -> None:
     for parent, name, child in [*_children(language_model)]:
         if type(child) is nn.Linear and can_pack():
             setattr(parent, name, PackedLinear.of([child]))
-        elif OneCallNorm.knows(child):
-            setattr(parent, name, OneCallNorm.of(child))
+        elif QuickNorm.knows(child):
+            setattr(parent, name, QuickNorm.of(child))
 
 
 def quickened_head(head: nn.Module) -> nn.Module:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from runner.config import RunnerConfig
+from runner.kernels.kept_contexts import KeptContexts
 from runner.models import ModelSpec
 
 # Large and finite: a read of a position nobody wrote gives absurd attention scores, while masked positions
@@ -15,7 +16,8 @@ POISON = 1e4
 class KVCache:
     """keys, values: one [num_blocks + 1, block_size, num_kv_heads, head_dim] tensor a layer.
 
-    The block behind those of the configuration is scratch: rows that only fill a step up are written there.
+    `kept`: on a CPU, what decode rows attend to in one piece. The block behind those of the configuration is
+    scratch: rows that only fill a step up are written there.
     Blocks come first so that a request's context is gathered by whole blocks; gathers write into scratch
     that is kept, because fresh temporaries cost several times the copy itself on a CPU.
     """
@@ -26,6 +28,7 @@ class KVCache:
         shape = (config.num_blocks + 1, config.block_size, model.num_kv_heads, model.head_dim)
         self.scratch_block = config.num_blocks
         self.block_size = config.block_size
+        self.num_blocks = shape[0]
         layers = range(model.num_layers)
         self.keys = [torch.empty(shape, dtype=dtype, device=device) for _ in layers]
         self.values = [torch.empty(shape, dtype=dtype, device=device) for _ in layers]
@@ -33,12 +36,17 @@ class KVCache:
             torch.empty((0, *shape[1:]), dtype=dtype, device=device),
             torch.empty((0, *shape[1:]), dtype=dtype, device=device),
         )
+        # Whether a copy is out of date is asked for once a step: on a GPU the host would wait for that.
+        is_kept = device.type == "cpu"
+        self.kept = KeptContexts(self.num_blocks, config.block_size) if is_kept else None
         self.poison()
 
     def poison(self) -> None:
         """Overwrite everything with a value no computation produces."""
         for tensor in (*self.keys, *self.values):
             tensor.fill_(POISON)
+        if self.kept is not None:
+            self.kept.write_all()
 
     def write(self, layer: int, key: torch.Tensor, value: torch.Tensor, slot_mapping: torch.Tensor) -> None:
         """Store key and value [tokens, num_kv_heads, head_dim] at flat positions slot_mapping [tokens]."""

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from runner.kernels.attention import PagedStep, attend_rows
-from runner.kernels.one_call_norm import OneCallNorm
 from runner.kernels.packed_linear import PackedLinear
+from runner.kernels.quick_norm import QuickNorm, normed
 
 _LAYERS = frozenset(
     {
@@ -29,15 +29,14 @@ _LAYERS = frozenset(
 class _HeadNorm(nn.Module):
     """The norms of queries and keys as one, over all of their heads; [tokens, heads, head_dim]."""
 
-    def __init__(self, queries: OneCallNorm, keys: OneCallNorm, num_heads: int, num_kv_heads: int) -> None:
+    def __init__(self, queries: QuickNorm, keys: QuickNorm, num_heads: int, num_kv_heads: int) -> None:
         super().__init__()
         weights = [queries.weight.expand(num_heads, -1), keys.weight.expand(num_kv_heads, -1)]
         self._weight = torch.cat(weights)
         self._epsilon = queries.epsilon
 
     def forward(self, given: torch.Tensor) -> torch.Tensor:
-        normed = nn.functional.rms_norm(given, given.shape[-1:], None, self._epsilon)
-        return normed.mul_(self._weight)
+        return normed(given, self._epsilon).mul_(self._weight)
 
 
 class QuickLayer(nn.Module):
@@ -53,19 +52,19 @@ class QuickLayer(nn.Module):
         self._num_heads = attention.q_proj.out_features // self._head_dim
         num_kv_heads = attention.k_proj.out_features // self._head_dim
         self._num_rotated = self._num_heads + num_kv_heads
-        self._before_attention = OneCallNorm.of(layer.input_layernorm)
+        self._before_attention = QuickNorm.of(layer.input_layernorm)
         self._qkv = PackedLinear.of([attention.q_proj, attention.k_proj, attention.v_proj])
         self._head_norm = _head_norm(attention, self._num_heads, num_kv_heads)
         self._out = PackedLinear.of([attention.o_proj])
         # Gemma 3 norms what a block gives as well; there the norm after attention is of that kind.
         is_normed_twice = hasattr(layer, "pre_feedforward_layernorm")
         before_mlp = layer.pre_feedforward_layernorm if is_normed_twice else layer.post_attention_layernorm
-        self._after_attention = OneCallNorm.of(layer.post_attention_layernorm) if is_normed_twice else None
-        self._before_mlp = OneCallNorm.of(before_mlp)
+        self._after_attention = QuickNorm.of(layer.post_attention_layernorm) if is_normed_twice else None
+        self._before_mlp = QuickNorm.of(before_mlp)
         self._gate_up = PackedLinear.of([mlp.gate_proj, mlp.up_proj])
         self._activate = mlp.act_fn
         self._down = PackedLinear.of([mlp.down_proj])
-        self._after_mlp = OneCallNorm.of(layer.post_feedforward_layernorm) if is_normed_twice else None
+        self._after_mlp = QuickNorm.of(layer.post_feedforward_layernorm) if is_normed_twice else None
 
     @staticmethod
     def knows(layer: nn.Module) -> bool:
@@ -74,7 +73,7 @@ class QuickLayer(nn.Module):
             return False
         norms = [part for name, part in layer.named_modules() if name.endswith("norm")]
         linears = [part for name, part in layer.named_modules() if name.endswith("_proj")]
-        return all(map(OneCallNorm.knows, norms)) and all(type(linear) is nn.Linear for linear in linears)
+        return all(map(QuickNorm.knows, norms)) and all(type(linear) is nn.Linear for linear in linears)
 
     def forward(
         self,
@@ -95,12 +94,12 @@ class QuickLayer(nn.Module):
 
     def _attend(
         self,
-        normed: torch.Tensor,
+        given: torch.Tensor,
         position_embeddings: tuple[torch.Tensor, torch.Tensor],
         step: PagedStep | None,
     ) -> torch.Tensor:
         """[1, tokens, heads * head_dim]"""
-        heads = self._qkv(normed)[0].unflatten(-1, (-1, self._head_dim))
+        heads = self._qkv(given)[0].unflatten(-1, (-1, self._head_dim))
         queries_and_keys, values = heads[:, : self._num_rotated], heads[:, self._num_rotated :]
         if self._head_norm is not None:
             queries_and_keys = self._head_norm(queries_and_keys)
@@ -114,7 +113,7 @@ def _head_norm(attention: Any, num_heads: int, num_kv_heads: int) -> _HeadNorm |
     """None where a model has none."""
     if not hasattr(attention, "q_norm"):
         return None
-    norms = (OneCallNorm.of(attention.q_norm), OneCallNorm.of(attention.k_norm))
+    norms = (QuickNorm.of(attention.q_norm), QuickNorm.of(attention.k_norm))
     return _HeadNorm(*norms, num_heads, num_kv_heads)
 
 
@@ -130,7 +129,7 @@ def _rotated(given: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> t
     return rotated
 
 
-def _added(hidden: torch.Tensor, block: torch.Tensor, norm: OneCallNorm | None) -> torch.Tensor:
+def _added(hidden: torch.Tensor, block: torch.Tensor, norm: QuickNorm | None) -> torch.Tensor:
     """What a block gives is nobody else's: the sum is written there."""
     given = block if norm is None else norm(block)
     return cast(torch.Tensor, given).add_(hidden)

@@ -7,7 +7,7 @@ host loops over the rows, so it reads where they lie: on a GPU it waits for the 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import torch
@@ -15,10 +15,14 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from runner.core import AttentionName
 from runner.kernels.geometry import StepGeometry, StepLimits
+from runner.kernels.kept_contexts import DecodeRows, KeptRows
 from runner.kernels.kvcache import KVCache
 
 _NUM_BUCKETS = 4
 _MIN_ROWS_TO_BUCKET = 8
+_MOST_OF_CACHE = (
+    2  # blocks that a group's rows may have kept, each as wide as the longest, per block there is
+)
 _MIN_SPREAD_TO_BUCKET = 1.5  # bucketing loses when all contexts are about as long
 
 
@@ -48,14 +52,16 @@ class _Rows:
 class _Group:
     """Rows attended in one call: `tokens` indexes the packed queries, None where they are all of them in
     order. `mask` [rows, 1, queries, keys]: what every layer would add to the scores by a boolean one, 0 or
-    minus infinity, where it is small; of a prefill, which keys are seen.
+    minus infinity, where it is small; of a prefill, which keys are seen. `decodes`: rows of one token each,
+    and `kept`, their contexts where those are kept from step to step.
     """
 
     tokens: torch.Tensor | None
     num_rows: int
     block_ids: torch.Tensor
     mask: torch.Tensor
-    is_decode: bool
+    decodes: DecodeRows | None = None
+    kept: KeptRows | None = None
 
 
 @dataclass(slots=True)
@@ -79,8 +85,11 @@ class _SdpaStep:
         return output
 
     def _attend_group(self, group: _Group, layer: int, query: torch.Tensor, scaling: float) -> torch.Tensor:
-        keys, values = self.cache.gather(layer, group.block_ids, group.num_rows)
-        attend = _attend_decodes if group.is_decode else _attend_prefill
+        if group.kept is not None:
+            keys, values = group.kept.contexts(layer, self.cache.keys[layer], self.cache.values[layer])
+        else:
+            keys, values = self.cache.gather(layer, group.block_ids, group.num_rows)
+        attend = _attend_prefill if group.decodes is None else _attend_decodes
         return attend(query, keys, values, group.mask, scaling)
 
     def _groups_of(self, window: int | None) -> list[_Group]:
@@ -90,8 +99,19 @@ class _SdpaStep:
                 self._rows = _Rows.read(self.geometry)
                 _check_limits(self._rows, self.limits)
             dtype = self.cache.keys[0].dtype
-            self._groups[window] = list(_build_groups(self._rows, self.cache.block_size, window, dtype))
+            groups = _build_groups(self._rows, self.cache.block_size, window, dtype)
+            self._groups[window] = [
+                replace(group, kept=self._kept((window, number), group.decodes))
+                for number, group in enumerate(groups)
+            ]
         return self._groups[window]
+
+    def _kept(self, name: tuple[int | None, int], rows: DecodeRows | None) -> KeptRows | None:
+        """None for rows of which one is so long that copies of all would take more room than the cache."""
+        kept = self.cache.kept
+        if kept is None or rows is None or rows.block_ids.numel() > _MOST_OF_CACHE * self.cache.num_blocks:
+            return None
+        return kept.rows(name, rows)
 
 
 class SdpaAttention:
@@ -100,6 +120,8 @@ class SdpaAttention:
     can_be_captured = False
 
     def begin(self, geometry: StepGeometry, cache: KVCache, limits: StepLimits) -> _SdpaStep:
+        if cache.kept is not None:
+            cache.kept.begin_step(geometry.slot_mapping)
         return _SdpaStep(geometry, cache, limits)
 
 
@@ -143,7 +165,8 @@ def _decode_group(
     oldest = torch.zeros_like(ends) if window is None else (ends - window).clamp_(min=0)
     first_block = oldest // block_size
     last_block = (ends - 1) // block_size
-    width = int((last_block - first_block).max()) + 1
+    counts = last_block - first_block + 1
+    width = int(counts.max())
     # Rows with fewer blocks repeat their last one; the mask hides the repetition.
     columns = torch.minimum(first_block[:, None] + torch.arange(width, device=device), last_block[:, None])
     block_ids = packed.block_table[index].gather(1, columns)
@@ -151,8 +174,10 @@ def _decode_group(
     is_seen = (key_positions < ends[:, None]) & (key_positions >= oldest[:, None])
     mask = _additive(is_seen, dtype)[:, None, None, :]
     firsts = [packed.starts[row] for row in rows]
-    tokens = None if firsts == [*range(packed.starts[-1])] else torch.tensor(firsts, device=device)
-    return _Group(tokens, len(rows), block_ids.flatten(), mask, is_decode=True)
+    tokens = torch.tensor(firsts, device=device)
+    decodes = DecodeRows(block_ids, counts, tokens, (ends - 1) % block_size)
+    is_all = firsts == [*range(packed.starts[-1])]
+    return _Group(None if is_all else tokens, len(rows), block_ids.flatten(), mask, decodes)
 
 
 def _prefill_group(packed: _Rows, row: int, block_size: int, window: int | None) -> _Group:
@@ -170,7 +195,7 @@ def _prefill_group(packed: _Rows, row: int, block_size: int, window: int | None)
         is_seen &= keys > queries - window
     is_alone = (begin, stop) == (0, packed.starts[-1])
     tokens = None if is_alone else torch.arange(begin, stop, device=device)
-    return _Group(tokens, 1, block_ids, is_seen[None, None], is_decode=False)
+    return _Group(tokens, 1, block_ids, is_seen[None, None])
 
 
 def _additive(is_seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -24,7 +24,16 @@ from runner.sync_check import SyncCheck, SyncFinding, is_allowed
 SYNC_WARNING = "called a synchronizing CUDA operation"
 _HEARD = "waits for the device, says torch's sync-debug mode"
 _READS = frozenset(
-    {"item", "_local_scalar_dense", "is_nonzero", "nonzero", "masked_select", "equal", "argwhere"}
+    {
+        "item",
+        "_local_scalar_dense",
+        "is_nonzero",
+        "nonzero",
+        "nonzero_numpy",
+        "masked_select",
+        "equal",
+        "argwhere",
+    }
     | {"_unique", "_unique2", "unique_dim", "unique_consecutive"}
 )
 # Seen as calls only: a CPU tensor answers them without any operation.

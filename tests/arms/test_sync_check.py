@@ -170,6 +170,7 @@ READS: list[tuple[Callable[[torch.Tensor], object], str]] = [
     (lambda logits: logits.cpu(), "(cpu)"),
     (lambda logits: logits.numpy(), "(numpy)"),
     (lambda logits: (logits > 0).nonzero(), "(nonzero)"),
+    (lambda logits: (logits > 0).nonzero(as_tuple=True), "(nonzero_numpy)"),
     (lambda logits: torch.where(logits > 0), "(where)"),
     (lambda logits: logits[logits > 0], "(index)"),
     (lambda logits: logits.clone().__setitem__(logits > 0, 0.0), "(index_put_)"),

@@ -17,9 +17,9 @@ from runner.kernels.attention import ATTENTION_NAME
 from runner.kernels.cpu_layers import products, quicken
 from runner.kernels.geometry import StepGeometry, StepLimits
 from runner.kernels.kvcache import KVCache
-from runner.kernels.one_call_norm import OneCallNorm
 from runner.kernels.packed_linear import PackedLinear, can_pack
 from runner.kernels.quick_layer import QuickLayer
+from runner.kernels.quick_norm import QuickNorm
 from runner.kernels.sdpa_attention import SdpaAttention
 from runner.models import MODELS
 from runner.weights import build_model
@@ -109,11 +109,19 @@ def test_norms_of_queries_keys_and_blocks_are_each_layers_own(name: str) -> None
     text = text_of(name)
     draw = torch.Generator().manual_seed(11)
     for module in text.modules():
-        if OneCallNorm.knows(module):
+        if QuickNorm.knows(module):
             module.weight.copy_(1 + 0.3 * torch.randn(module.weight.shape, generator=draw))
     expected = hidden_of(text, 6, seed=3)
     quicken(text)
     assert float((quick_hidden_of(text, 6, seed=3) - expected).abs().max()) < 2e-5 * float(expected.std())
+
+
+def test_a_norm_of_values_as_small_as_its_epsilon_is_the_layers() -> None:
+    text = text_of("tiny-qwen3")
+    norm = text.layers[0].input_layernorm
+    for size in (0.0, 1e-6, 1e-3, 1.0, 1e4):
+        given = size * torch.randn((1, 5, norm.weight.shape[0]), generator=torch.Generator().manual_seed(2))
+        torch.testing.assert_close(QuickNorm.of(norm)(given), norm(given), rtol=2e-6, atol=0.0)
 
 
 def test_a_layer_of_an_unknown_class_stays_and_its_parts_are_quick() -> None:
@@ -139,7 +147,7 @@ def test_without_onednn_the_layers_stay_and_norms_are_one_call(monkeypatch: pyte
     expected = hidden_of(text, 5, seed=3)
     quicken(text)
     assert not any(isinstance(module, (PackedLinear, QuickLayer)) for module in text.modules())
-    assert any(isinstance(module, OneCallNorm) for module in text.modules())
+    assert any(isinstance(module, QuickNorm) for module in text.modules())
     assert float((hidden_of(text, 5, seed=3) - expected).abs().max()) < 2e-5 * float(expected.std())
 
 

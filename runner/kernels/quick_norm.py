@@ -1,4 +1,8 @@
-"""OneCallNorm: a root mean square norm of transformers as one operation (torch)."""
+"""QuickNorm: a root mean square norm of transformers in few operations, for float32 on a CPU (torch).
+
+torch's own rms_norm squares, sums, divides, adds, takes the root and multiplies one by one: on the few rows
+of a decode step twice the time.
+"""
 
 from __future__ import annotations
 
@@ -17,24 +21,31 @@ _NORMS = {
 """Class of transformers -> what it adds to its weight before it multiplies."""
 
 
-class OneCallNorm(nn.Module):
+class QuickNorm(nn.Module):
     """Over the last dimension of what it is given."""
 
     def __init__(self, weight: torch.Tensor, epsilon: float) -> None:
         super().__init__()
         self.weight = weight
-        self.epsilon = epsilon
+        self.epsilon = torch.tensor(epsilon)
 
     @staticmethod
     def knows(module: nn.Module) -> bool:
         return type(module).__name__ in _NORMS
 
     @staticmethod
-    def of(module: nn.Module) -> OneCallNorm:
+    def of(module: nn.Module) -> QuickNorm:
         """In the place of a norm of transformers, which names its epsilon one way or the other."""
         given = cast(Any, module)
         epsilon = given.variance_epsilon if hasattr(given, "variance_epsilon") else given.eps
-        return OneCallNorm(given.weight.detach() + _NORMS[type(module).__name__], float(epsilon))
+        return QuickNorm(given.weight.detach() + _NORMS[type(module).__name__], float(epsilon))
 
     def forward(self, given: torch.Tensor) -> torch.Tensor:
-        return nn.functional.rms_norm(given, self.weight.shape, self.weight, self.epsilon)
+        return normed(given, self.epsilon).mul_(self.weight)
+
+
+def normed(given: torch.Tensor, epsilon: torch.Tensor) -> torch.Tensor:
+    """given / sqrt(mean(given^2) + epsilon), the mean over the last dimension."""
+    length = torch.linalg.vector_norm(given, dim=-1, keepdim=True)
+    mean = torch.addcmul(epsilon, length, length, value=1 / given.shape[-1])
+    return given * mean.rsqrt_()

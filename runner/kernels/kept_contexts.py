@@ -1,0 +1,164 @@
+"""KeptContexts: dense copies of what decode rows attend to, kept from step to step (torch).
+
+A decode step adds one position to each context, and attention wants all of a row's positions in one piece:
+to gather them out of their blocks anew in every layer of every step copies a hundred times what is new.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+_NOTHING = -1
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeRows:
+    """Rows of one token each, as long as their contexts are read.
+
+    block_ids [rows, width]: from the block of the oldest position seen on; counts [rows]: how many of them
+    are a row's, the last of which takes its token. tokens [rows]: its place among the packed tokens; offsets
+    [rows]: its place within that block.
+    """
+
+    block_ids: torch.Tensor
+    counts: torch.Tensor
+    tokens: torch.Tensor
+    offsets: torch.Tensor
+
+
+class _Layer:
+    """One layer's keys or values of a copy: [rows, capacity, block_size, kv_heads, head_dim]."""
+
+    def __init__(self, cache: torch.Tensor, num_rows: int, capacity: int) -> None:
+        self._all = cache.new_zeros((num_rows, capacity, *cache.shape[1:]))
+        self._blocks = self._all.flatten(0, 1)
+        self._positions = self._blocks.flatten(0, 1)
+        self._size = (0, 0)
+        self._seen = self._all
+
+    def updated(self, cache: torch.Tensor, rows: KeptRows) -> torch.Tensor:
+        if len(rows.stale):
+            self._blocks.index_copy_(0, rows.stale, cache.index_select(0, rows.stale_ids))
+        newest = cache.flatten(0, 1).index_select(0, rows.slots)
+        self._positions.index_copy_(0, rows.places, newest)
+        if self._size != rows.size:
+            self._size = (num_rows, width) = rows.size
+            self._seen = self._all[:num_rows, :width].flatten(1, 2).transpose(1, 2)
+        return self._seen
+
+
+@dataclass(slots=True)
+class _Copy:
+    """Room for [rows, capacity] blocks of every layer; which block each is of, and as of which step."""
+
+    block_ids: torch.Tensor
+    as_of: torch.Tensor
+    layers: dict[int, tuple[_Layer, _Layer]] = field(default_factory=dict)
+
+    @staticmethod
+    def of(num_rows: int, capacity: int) -> _Copy:
+        ids = torch.full((num_rows, capacity), _NOTHING)
+        return _Copy(ids, torch.zeros_like(ids))
+
+    @property
+    def size(self) -> tuple[int, int]:
+        num_rows, capacity = self.block_ids.shape
+        return num_rows, capacity
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRows:
+    """A step's rows in a copy: what of it is out of date, and where the new tokens go.
+
+    size: rows, and blocks of the longest. stale, stale_ids: places among the copy's blocks, and the blocks
+    they are of. slots, places [rows]: each new token's flat position in the cache, and in the copy.
+    """
+
+    size: tuple[int, int]
+    stale: torch.Tensor
+    stale_ids: torch.Tensor
+    slots: torch.Tensor
+    places: torch.Tensor
+    _copy: _Copy
+
+    def contexts(
+        self, layer: int, keys: torch.Tensor, values: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Brought up to date from the layer's cache, [blocks, block_size, kv_heads, head_dim] each.
+
+        Views [rows, kv_heads, width * block_size, head_dim], valid until the next step's. What lies behind a
+        row's own blocks is of anybody, or zero.
+        """
+        layers = self._copy.layers
+        if layer not in layers:
+            layers[layer] = _Layer(keys, *self._copy.size), _Layer(values, *self._copy.size)
+        of_keys, of_values = layers[layer]
+        return of_keys.updated(keys, self), of_values.updated(values, self)
+
+
+class KeptContexts:
+    """The same values as a gather from the cache would give, whatever rows and blocks are used for.
+
+    Of each block it is known which step wrote to it last, and of each copy of one, as of which step it is.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        self._block_size = block_size
+        self._step = 0
+        self._written = torch.zeros(num_blocks, dtype=torch.int64)
+        self._copies: dict[object, _Copy] = {}
+        self._slots = self._before = torch.empty(0, dtype=torch.int64)
+
+    def write_all(self) -> None:
+        """Every block was written to: nothing that was copied so far is of any use."""
+        self._step += 1
+        self._written.fill_(self._step)
+
+    def begin_step(self, slot_mapping: torch.Tensor) -> None:
+        """slot_mapping [tokens]: the flat positions that this step writes to, in every layer."""
+        self._step += 1
+        self._slots = slot_mapping
+        blocks = slot_mapping // self._block_size
+        self._before = self._written.index_select(0, blocks)
+        self._written.index_fill_(0, blocks, self._step)
+
+    def rows(self, group: object, given: DecodeRows) -> KeptRows:
+        """Those rows in the copy of that group; one that had other rows before is brought up to date."""
+        num_rows, width = given.block_ids.shape
+        copy = self._room(group, num_rows, width)
+        capacity = copy.size[1]
+        ids, as_of = copy.block_ids[:num_rows, :width], copy.as_of[:num_rows, :width]
+        last = (given.counts - 1)[:, None]
+        is_own = torch.arange(width) <= last
+        is_newer = self._written[given.block_ids] > as_of
+        # A row's last block was written to by this very step: by its own token, which is copied alone.
+        before = self._before.index_select(0, given.tokens)[:, None]
+        is_newer.scatter_(1, last, before > as_of.gather(1, last))
+        is_stale = is_newer.logical_or_(ids != given.block_ids).logical_and_(is_own)
+        rows, columns = is_stale.nonzero(as_tuple=True)
+        ids.copy_(given.block_ids.where(is_own, _NOTHING))
+        as_of.fill_(self._step)
+        firsts = torch.arange(0, num_rows * capacity, capacity)
+        return KeptRows(
+            size=(num_rows, width),
+            stale=rows * capacity + columns,
+            stale_ids=given.block_ids[rows, columns],
+            slots=self._slots.index_select(0, given.tokens),
+            places=(firsts + last[:, 0]) * self._block_size + given.offsets,
+            _copy=copy,
+        )
+
+    def _room(self, group: object, num_rows: int, width: int) -> _Copy:
+        """The group's copy, or an empty one with room to grow where that is too small."""
+        copy = self._copies.get(group)
+        had = (0, 0) if copy is None else copy.size
+        if copy is None or num_rows > had[0] or width > had[1]:
+            copy = self._copies[group] = _Copy.of(_roomy(num_rows, had[0]), _roomy(width, had[1]))
+        return copy
+
+
+def _roomy(wanted: int, had: int) -> int:
+    """A quarter more than what is wanted, so that growing by one does not copy everything each time."""
+    return had if wanted <= had else wanted + wanted // 4 + 2

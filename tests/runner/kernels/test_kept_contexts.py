@@ -1,0 +1,268 @@
+"""Contexts kept from step to step are what a gather from the cache gives, whatever happens to the blocks."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field, replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runner.config import RunnerConfig
+from runner.kernels import sdpa_attention
+from runner.kernels.attention import attend_rows
+from runner.kernels.geometry import StepGeometry, StepLimits
+from runner.kernels.kept_contexts import DecodeRows, KeptRows
+from runner.kernels.kvcache import KVCache
+from runner.kernels.sdpa_attention import SdpaAttention
+from runner.models import TINY_QWEN3
+
+HEADS, KV_HEADS, DIM = 4, 2, 8
+WINDOWS = (None, 5)  # of the first and the second layer
+MODEL = replace(TINY_QWEN3, num_layers=2, num_heads=HEADS, num_kv_heads=KV_HEADS, head_dim=DIM)
+
+
+@dataclass
+class Row:
+    """A request: its blocks, how many positions are computed, and how many it will have."""
+
+    blocks: list[int]
+    length: int
+    goal: int
+
+
+@dataclass
+class Traffic:
+    """Requests that come, are cut into chunks, share blocks, trade places and go."""
+
+    seed: int
+    block_size: int
+    num_blocks: int
+    rows: list[Row] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.draw = random.Random(self.seed)
+        self.free = list(range(self.num_blocks))
+        self.num_users = [0] * self.num_blocks
+
+    def change(self) -> None:
+        """Between two steps: some go, some come, some trade places."""
+        for row in [row for row in self.rows if row.length >= row.goal or self.draw.random() < 0.05]:
+            self.rows.remove(row)
+            self._release(row.blocks)
+        for _ in range(self.draw.choice([0, 0, 1, 3])):
+            self.admit()
+        if len(self.rows) > 1 and self.draw.random() < 0.2:
+            self.draw.shuffle(self.rows)
+
+    def step(self) -> list[tuple[Row, int]]:
+        """Rows, and how many new tokens each has: their blocks are there by then."""
+        step = []
+        for row in self.rows:
+            count = self.draw.choice([1, 1, 1, self.draw.randint(1, 7)])
+            while count and not self._grow(row, row.length + count):
+                count -= 1
+            if count:
+                step.append((row, count))
+        return step
+
+    def admit(self) -> None:
+        """Anew, or behind full blocks of another: even ones that are written to in this very step."""
+        shared: list[int] = []
+        if self.rows and self.draw.random() < 0.5:
+            other = self.draw.choice(self.rows)
+            num_full = (other.length + 1) // self.block_size  # with its next token, if it gets one
+            shared = other.blocks[: self.draw.randint(0, min(num_full, len(other.blocks)))]
+        for block in shared:
+            self.num_users[block] += 1
+        length = len(shared) * self.block_size
+        self.rows.insert(
+            self.draw.randint(0, len(self.rows)), Row([*shared], length, length + self.draw.randint(1, 20))
+        )
+
+    def _grow(self, row: Row, length: int) -> bool:
+        while len(row.blocks) * self.block_size < length:
+            if not self.free:
+                return False
+            block = self.free.pop()
+            self.num_users[block] += 1
+            row.blocks.append(block)
+        return True
+
+    def _release(self, blocks: list[int]) -> None:
+        """The last to go is the first to be used again, so that the same block soon is another's."""
+        for block in blocks:
+            self.num_users[block] -= 1
+            if not self.num_users[block]:
+                self.free.append(block)
+
+
+def geometry_of(step: list[tuple[Row, int]], block_size: int) -> tuple[StepGeometry, StepLimits]:
+    counts = [count for _, count in step]
+    starts = [0]
+    for count in counts:
+        starts.append(starts[-1] + count)
+    places = [
+        row.blocks[position // block_size] * block_size + position % block_size
+        for row, count in step
+        for position in range(row.length, row.length + count)
+    ]
+    width = max(len(row.blocks) for row, _ in step)
+    ends = [row.length + count for row, count in step]
+    geometry = StepGeometry(
+        starts=torch.tensor(starts),
+        first=torch.tensor([row.length for row, _ in step]),
+        ends=torch.tensor(ends),
+        block_table=torch.tensor([[*row.blocks, *[0] * (width - len(row.blocks))] for row, _ in step]),
+        slot_mapping=torch.tensor(places),
+        rope_positions=torch.tensor([places]),
+    )
+    return geometry, StepLimits(max(counts), max(ends), counts.count(1))
+
+
+def caches(num_blocks: int, block_size: int) -> tuple[KVCache, KVCache]:
+    """One that keeps contexts, and one that gathers them."""
+    config = RunnerConfig(num_blocks=num_blocks, block_size=block_size)
+    keeping, gathering = (KVCache(MODEL, config, torch.float32, torch.device("cpu")) for _ in range(2))
+    assert keeping.kept is not None
+    gathering.kept = None
+    return keeping, gathering
+
+
+def attended(
+    cache: KVCache, step: list[tuple[Row, int]], block_size: int, given: list[torch.Tensor]
+) -> list[torch.Tensor]:
+    """What each layer gives of its queries, keys and values."""
+    geometry, limits = geometry_of(step, block_size)
+    paged = SdpaAttention().begin(geometry, cache, limits)
+    return [
+        attend_rows(paged, layer, *(tensor + layer for tensor in given), 0.3, window)
+        for layer, window in enumerate(WINDOWS)
+    ]
+
+
+def assert_alike(traffic: Traffic, num_steps: int, reset_at: int | None = None) -> None:
+    keeping, gathering = caches(traffic.num_blocks, traffic.block_size)
+    draw = torch.Generator().manual_seed(traffic.seed)
+    for number in range(num_steps):
+        traffic.change()
+        if number == reset_at:
+            keeping.poison()
+            gathering.poison()
+        step = traffic.step()
+        if not step:
+            continue
+        num_tokens = sum(count for _, count in step)
+        given = [torch.randn(num_tokens, heads, DIM, generator=draw) for heads in (HEADS, KV_HEADS, KV_HEADS)]
+        with torch.inference_mode():
+            found, expected = (
+                attended(cache, step, traffic.block_size, given) for cache in (keeping, gathering)
+            )
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+        for row, count in step:
+            row.length += count
+
+
+@settings(max_examples=60)
+@given(
+    seed=st.integers(0, 10**6),
+    block_size=st.integers(1, 5),
+    num_blocks=st.integers(4, 60),
+    reset_at=st.one_of(st.none(), st.integers(1, 39)),
+)
+def test_whatever_rows_and_blocks_are_used_for_it_is_what_a_gather_gives(
+    seed: int, block_size: int, num_blocks: int, reset_at: int | None
+) -> None:
+    assert_alike(Traffic(seed, block_size, num_blocks), 40, reset_at)
+
+
+def test_so_it_is_of_many_rows_of_unlike_lengths() -> None:
+    """As many as are cut into buckets."""
+    for seed in range(6):
+        traffic = Traffic(seed, 2, 400)
+        for _ in range(12):
+            traffic.admit()
+        assert_alike(traffic, 30)
+
+
+class Steps:
+    """Decode rows over given blocks in a cache of one layer's worth of numbers, and what was copied."""
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        config = RunnerConfig(num_blocks=num_blocks, block_size=block_size)
+        self.cache = KVCache(MODEL, config, torch.float32, torch.device("cpu"))
+        self.block_size = block_size
+
+    def rows(self, tables: list[list[int]], length: int) -> KeptRows:
+        """A step in which every row has that many positions, the last of them new."""
+        kept = self.cache.kept
+        assert kept is not None
+        offset = (length - 1) % self.block_size
+        slots = [table[-1] * self.block_size + offset for table in tables]
+        kept.begin_step(torch.tensor(slots))
+        self.cache.write(
+            0, *[torch.full((len(slots), KV_HEADS, DIM), float(length))] * 2, torch.tensor(slots)
+        )
+        num_rows, width = len(tables), len(tables[0])
+        return kept.rows(
+            "group",
+            DecodeRows(
+                torch.tensor(tables),
+                torch.full((num_rows,), width),
+                torch.arange(num_rows),
+                torch.full((num_rows,), offset),
+            ),
+        )
+
+    def contexts(self, rows: KeptRows) -> tuple[torch.Tensor, torch.Tensor]:
+        return rows.contexts(0, self.cache.keys[0], self.cache.values[0])
+
+
+def test_of_a_row_that_goes_on_nothing_is_copied_but_its_token() -> None:
+    steps = Steps(8, 4)
+    first = steps.rows([[3, 1], [5, 2]], 5)
+    assert first.stale_ids.tolist() == [3, 1, 5, 2]
+    steps.contexts(first)
+    for length in (6, 7, 8):
+        rows = steps.rows([[3, 1], [5, 2]], length)
+        assert len(rows.stale) == 0
+        keys, values = steps.contexts(rows)
+        assert keys[:, :, length - 1].unique().tolist() == [length]
+        assert values[:, :, length - 1].unique().tolist() == [length]
+    assert steps.rows([[3, 1, 6], [5, 2, 7]], 9).stale_ids.tolist() == [6, 7]
+
+
+def test_a_row_in_anothers_place_and_a_block_in_anothers_are_copied_anew() -> None:
+    steps = Steps(8, 4)
+    steps.contexts(steps.rows([[3, 1], [5, 2]], 5))
+    assert steps.rows([[5, 2], [3, 1]], 6).stale_ids.tolist() == [5, 2, 3, 1]
+    assert steps.rows([[5, 2], [4, 1]], 7).stale_ids.tolist() == [4]
+
+
+def test_a_reset_leaves_no_copy() -> None:
+    steps = Steps(8, 4)
+    steps.contexts(steps.rows([[3, 1]], 5))
+    steps.cache.poison()
+    assert steps.rows([[3, 1]], 6).stale_ids.tolist() == [3, 1]
+
+
+def test_rows_of_which_one_is_far_longer_are_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each would have as much room as the longest: more than twice the cache."""
+    keeping, _ = caches(8, 2)
+    step = [(Row([0, 1, 2, 3, 4], 9, 20), 1), *[(Row([5], 0, 9), 1)] * 4]
+    geometry, limits = geometry_of(step, 2)
+    given = [torch.ones(5, heads, DIM) for heads in (HEADS, KV_HEADS, KV_HEADS)]
+    for most, is_kept in ((2, False), (3, True)):
+        monkeypatch.setattr(sdpa_attention, "_MOST_OF_CACHE", most)
+        paged = SdpaAttention().begin(geometry, keeping, limits)
+        attend_rows(paged, 0, *given, 0.3, None)
+        ((group,),) = paged._groups.values()
+        assert (group.kept is not None) == is_kept
+
+
+def test_on_a_gpu_nothing_is_kept() -> None:
+    config = RunnerConfig(num_blocks=4)
+    assert KVCache(MODEL, config, torch.float32, torch.device("meta")).kept is None
