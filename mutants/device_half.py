@@ -102,6 +102,14 @@ MUTANTS = (
         hazards.CORRUPTION,
     ),
     Mutant(
+        "rows-in-another-order-than-their-mask",
+        _ATTENTION,
+        "mask=group.mask[order]",
+        "mask=group.mask",
+        (f"{_COPIES}test_so_it_is_of_many_rows_of_unlike_lengths",),
+        hazards.CORRUPTION,
+    ),
+    Mutant(
         "copies-outlive-a-reset",
         _KEPT,
         "        self._written.fill_(self._step)",
@@ -113,7 +121,7 @@ MUTANTS = (
         "the-newest-token-is-copied-to-its-neighbour",
         _KEPT,
         "* self._block_size + given.offsets",
-        "* self._block_size + given.offsets.neg()",
+        "* self._block_size + (given.offsets - 1).clamp(min=0)",
         (f"{_COPIES}test_of_a_row_that_goes_on_nothing_is_copied_but_its_token",),
         hazards.CORRUPTION,
     ),

@@ -24,6 +24,10 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("forward", "runner/kernels/kept_contexts.py:KeptContexts.rows"): (
         "which blocks of a decode's context are out of date in the copy, on a CPU alone"
     ),
+    (
+        "forward",
+        "runner/kernels/kept_contexts.py:KeptContexts.order",
+    ): "which row begins with which block, there",
     ("encode", "transformers"): "the vision tower of transformers reads its grid and makes tensors of it",
     ("encode", "runner/kernels/encoder.py:normalise_pixels"): (
         "mean and deviation of the channels, copied for every image; the vision tower behind it waits anyway"

@@ -27,25 +27,35 @@ class DecodeRows:
     tokens: torch.Tensor
     offsets: torch.Tensor
 
+    def ordered(self, order: torch.Tensor) -> DecodeRows:
+        """The same rows in another order, [rows] indices."""
+        return DecodeRows(self.block_ids[order], self.counts[order], self.tokens[order], self.offsets[order])
+
 
 class _Layer:
-    """One layer's keys or values of a copy: [rows, capacity, block_size, kv_heads, head_dim]."""
+    """One layer's keys or values of a copy: [rows, kv_heads, capacity, block_size, head_dim].
+
+    A head's positions lie one behind another, as attention reads them.
+    """
 
     def __init__(self, cache: torch.Tensor, num_rows: int, capacity: int) -> None:
-        self._all = cache.new_zeros((num_rows, capacity, *cache.shape[1:]))
-        self._blocks = self._all.flatten(0, 1)
-        self._positions = self._blocks.flatten(0, 1)
+        _, block_size, heads, dim = cache.shape
+        all_rows = cache.new_zeros((num_rows, heads, capacity, block_size, dim))
+        self._by_block = all_rows.transpose(1, 2)
+        self._by_position = all_rows.flatten(0, 3)
+        self._contexts = all_rows.flatten(2, 3)
         self._size = (0, 0)
-        self._seen = self._all
+        self._seen = self._contexts
 
     def updated(self, cache: torch.Tensor, rows: KeptRows) -> torch.Tensor:
-        if len(rows.stale):
-            self._blocks.index_copy_(0, rows.stale, cache.index_select(0, rows.stale_ids))
+        if len(rows.stale_ids):
+            blocks = cache.index_select(0, rows.stale_ids).transpose(1, 2)
+            self._by_block.index_put_(rows.stale, blocks)
         newest = cache.flatten(0, 1).index_select(0, rows.slots)
-        self._positions.index_copy_(0, rows.places, newest)
+        self._by_position.index_copy_(0, rows.places, newest.flatten(0, 1))
         if self._size != rows.size:
             self._size = (num_rows, width) = rows.size
-            self._seen = self._all[:num_rows, :width].flatten(1, 2).transpose(1, 2)
+            self._seen = self._contexts[:num_rows, :, : width * cache.shape[1]]
         return self._seen
 
 
@@ -72,12 +82,12 @@ class _Copy:
 class KeptRows:
     """A step's rows in a copy: what of it is out of date, and where the new tokens go.
 
-    size: rows, and blocks of the longest. stale, stale_ids: places among the copy's blocks, and the blocks
-    they are of. slots, places [rows]: each new token's flat position in the cache, and in the copy.
+    size: rows, and blocks of the longest. stale, stale_ids: row and column in the copy, and the blocks they
+    are of. slots [rows]: each new token's flat position in the cache; places [rows * kv_heads]: in the copy.
     """
 
     size: tuple[int, int]
-    stale: torch.Tensor
+    stale: tuple[torch.Tensor, torch.Tensor]
     stale_ids: torch.Tensor
     slots: torch.Tensor
     places: torch.Tensor
@@ -104,11 +114,13 @@ class KeptContexts:
     Of each block it is known which step wrote to it last, and of each copy of one, as of which step it is.
     """
 
-    def __init__(self, num_blocks: int, block_size: int) -> None:
+    def __init__(self, num_blocks: int, block_size: int, num_kv_heads: int) -> None:
         self._block_size = block_size
+        self._num_heads = num_kv_heads
         self._step = 0
         self._written = torch.zeros(num_blocks, dtype=torch.int64)
         self._copies: dict[object, _Copy] = {}
+        self._first_ids: dict[object, list[int]] = {}
         self._slots = self._before = torch.empty(0, dtype=torch.int64)
 
     def write_all(self) -> None:
@@ -124,11 +136,27 @@ class KeptContexts:
         self._before = self._written.index_select(0, blocks)
         self._written.index_fill_(0, blocks, self._step)
 
+    def order(self, group: object, given: DecodeRows) -> torch.Tensor | None:
+        """The order of a group's rows in which fewest change places, as indices; None: the given one.
+
+        Where one goes the last takes its place: in another order all behind it would be copied anew. A row is
+        known by the block it begins with, which is as good as it need be.
+        """
+        first_ids = given.block_ids[:, 0].tolist()
+        coming: dict[int, list[int]] = {}
+        for index, block_id in enumerate(first_ids):
+            coming.setdefault(block_id, []).append(index)
+        held = self._first_ids.get(group, [])[: len(first_ids)]
+        found = [coming[block_id].pop(0) if coming.get(block_id) else None for block_id in held]
+        others = iter(sorted(index for indices in coming.values() for index in indices))
+        order = [next(others) if index is None else index for index in found] + [*others]
+        self._first_ids[group] = [first_ids[index] for index in order]
+        return None if order == [*range(len(order))] else torch.tensor(order)
+
     def rows(self, group: object, given: DecodeRows) -> KeptRows:
         """Those rows in the copy of that group; one that had other rows before is brought up to date."""
         num_rows, width = given.block_ids.shape
         copy = self._room(group, num_rows, width)
-        capacity = copy.size[1]
         ids, as_of = copy.block_ids[:num_rows, :width], copy.as_of[:num_rows, :width]
         last = (given.counts - 1)[:, None]
         is_own = torch.arange(width) <= last
@@ -140,13 +168,16 @@ class KeptContexts:
         rows, columns = is_stale.nonzero(as_tuple=True)
         ids.copy_(given.block_ids.where(is_own, _NOTHING))
         as_of.fill_(self._step)
-        firsts = torch.arange(0, num_rows * capacity, capacity)
+        # Of a head of a row: there each has room for as many positions.
+        room = copy.size[1] * self._block_size
+        offsets = last[:, 0] * self._block_size + given.offsets
+        firsts = torch.arange(0, num_rows * self._num_heads * room, room).view(num_rows, -1)
         return KeptRows(
             size=(num_rows, width),
-            stale=rows * capacity + columns,
+            stale=(rows, columns),
             stale_ids=given.block_ids[rows, columns],
             slots=self._slots.index_select(0, given.tokens),
-            places=(firsts + last[:, 0]) * self._block_size + given.offsets,
+            places=(firsts + offsets[:, None]).flatten(),
             _copy=copy,
         )
 

@@ -38,7 +38,7 @@ class KVCache:
         )
         # Whether a copy is out of date is asked for once a step: on a GPU the host would wait for that.
         is_kept = device.type == "cpu"
-        self.kept = KeptContexts(self.num_blocks, config.block_size) if is_kept else None
+        self.kept = KeptContexts(*shape[:3]) if is_kept else None
         self.poison()
 
     def poison(self) -> None:

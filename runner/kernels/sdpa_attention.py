@@ -101,17 +101,25 @@ class _SdpaStep:
             dtype = self.cache.keys[0].dtype
             groups = _build_groups(self._rows, self.cache.block_size, window, dtype)
             self._groups[window] = [
-                replace(group, kept=self._kept((window, number), group.decodes))
-                for number, group in enumerate(groups)
+                self._kept((window, number), group) for number, group in enumerate(groups)
             ]
         return self._groups[window]
 
-    def _kept(self, name: tuple[int | None, int], rows: DecodeRows | None) -> KeptRows | None:
-        """None for rows of which one is so long that copies of all would take more room than the cache."""
-        kept = self.cache.kept
+    def _kept(self, name: tuple[int | None, int], group: _Group) -> _Group:
+        """The group with its contexts kept, where they are.
+
+        They are not where one row is so long that copies of all would take more room than the cache.
+        """
+        kept, rows = self.cache.kept, group.decodes
         if kept is None or rows is None or rows.block_ids.numel() > _MOST_OF_CACHE * self.cache.num_blocks:
-            return None
-        return kept.rows(name, rows)
+            return group
+        order = None if group.tokens is None else kept.order(name, rows)
+        if order is not None:
+            rows = rows.ordered(order)
+            group = replace(
+                group, tokens=rows.tokens, block_ids=rows.block_ids.flatten(), mask=group.mask[order]
+            )
+        return replace(group, decodes=rows, kept=kept.rows(name, rows))
 
 
 class SdpaAttention:

@@ -40,6 +40,7 @@ KNOWN = {
     ("forward", "read"): "the geometry as host lists, which the reference attention loops over",
     ("forward", "_decode_group"): "the width of a group of decodes, for the same attention",
     ("forward", "rows"): "which copies of blocks are out of date, on a CPU alone",
+    ("forward", "order"): "which row begins with which block, there",
     ("encode", "transformers"): "the vision tower of transformers reads its grid",
 }
 

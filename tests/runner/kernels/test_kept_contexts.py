@@ -14,7 +14,7 @@ from runner.config import RunnerConfig
 from runner.kernels import sdpa_attention
 from runner.kernels.attention import attend_rows
 from runner.kernels.geometry import StepGeometry, StepLimits
-from runner.kernels.kept_contexts import DecodeRows, KeptRows
+from runner.kernels.kept_contexts import DecodeRows, KeptContexts, KeptRows
 from runner.kernels.kvcache import KVCache
 from runner.kernels.sdpa_attention import SdpaAttention
 from runner.models import TINY_QWEN3
@@ -228,7 +228,7 @@ def test_of_a_row_that_goes_on_nothing_is_copied_but_its_token() -> None:
     steps.contexts(first)
     for length in (6, 7, 8):
         rows = steps.rows([[3, 1], [5, 2]], length)
-        assert len(rows.stale) == 0
+        assert len(rows.stale_ids) == 0
         keys, values = steps.contexts(rows)
         assert keys[:, :, length - 1].unique().tolist() == [length]
         assert values[:, :, length - 1].unique().tolist() == [length]
@@ -240,6 +240,32 @@ def test_a_row_in_anothers_place_and_a_block_in_anothers_are_copied_anew() -> No
     steps.contexts(steps.rows([[3, 1], [5, 2]], 5))
     assert steps.rows([[5, 2], [3, 1]], 6).stale_ids.tolist() == [5, 2, 3, 1]
     assert steps.rows([[5, 2], [4, 1]], 7).stale_ids.tolist() == [4]
+
+
+def rows_that_begin_with(*block_ids: int) -> DecodeRows:
+    every = torch.ones(len(block_ids), dtype=torch.int64)
+    return DecodeRows(torch.tensor(block_ids)[:, None], every, every, every)
+
+
+@pytest.mark.parametrize(
+    ("then", "order"),
+    [
+        ((1, 2, 3, 4), None),
+        ((1, 2, 3, 4, 5), None),
+        ((2, 3, 4), [2, 0, 1]),  # the last takes the place of the one that went
+        ((4, 3, 2, 1), [3, 2, 1, 0]),
+        ((7, 2, 3, 4), None),
+        ((2, 3, 7, 4), [2, 0, 1, 3]),
+        ((2, 2, 3, 4), [1, 0, 2, 3]),  # two behind one prefix
+        ((9,), None),
+    ],
+)
+def test_rows_keep_their_places(then: tuple[int, ...], order: list[int] | None) -> None:
+    kept = KeptContexts(10, 4, KV_HEADS)
+    assert kept.order("group", rows_that_begin_with(1, 2, 3, 4)) is None
+    found = kept.order("group", rows_that_begin_with(*then))
+    assert (None if found is None else found.tolist()) == order
+    assert kept.order("other", rows_that_begin_with(*then)) is None
 
 
 def test_a_reset_leaves_no_copy() -> None:
