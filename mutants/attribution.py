@@ -98,8 +98,8 @@ MUTANTS = (
     Mutant(
         "each-cell-of-a-sweep-is-judged-alone",
         "suite/break_even.py",
-        "adjusted = iter(holm(tested))",
-        "adjusted = iter(tested)",
+        "adjusted = iter(holm([p_value for p_value in p_values if p_value is not None]))",
+        "adjusted = iter([p_value for p_value in p_values if p_value is not None])",
         (f"{_CELLS}test_holm_is_over_all_cells_of_the_sweep",),
     ),
 )

@@ -112,8 +112,8 @@ MUTANTS = (
     Mutant(
         "copies-outlive-a-reset",
         _KEPT,
-        "        self._written.fill_(self._step)",
-        "        self._written[:0].fill_(self._step)",
+        "        self._copies.clear()",
+        "        self._written.fill_(0)",
         (f"{_COPIES}test_a_reset_leaves_no_copy",),
         hazards.CORRUPTION,
     ),

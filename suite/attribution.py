@@ -88,6 +88,7 @@ class Line:
             "interval_high": None if interval is None else factor(interval.high),
             "num_rounds": 0 if self.ratio is None else self.ratio.num_rounds,
             "noise_floor": factor(self.floor.value),
+            "noise_floor_reason": self.floor.reason,
             "verdict": self.verdict.value,
             "reason": self.reason,
             "note": self.note,
@@ -370,7 +371,7 @@ def _case_key(run: RunRecord) -> tuple[str, str]:
 
 def _decided(found: Sequence[Line]) -> Iterator[Line]:
     """With the verdicts, Holm's correction being over all lines of the case that have a p value."""
-    p_values = [line.ratio.p_value for line in found if line.ratio is not None]
+    p_values = [line.floor.p_value(line.ratio) for line in found if line.ratio is not None]
     adjusted = iter(holm([p_value for p_value in p_values if p_value is not None]))
     for line in found:
         if line.ratio is None:

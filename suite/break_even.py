@@ -73,6 +73,7 @@ class Cell:
             "interval_high": None if interval is None else factor(interval.high),
             "num_rounds": self.ratio.num_rounds,
             "noise_floor": factor(self.floor.value),
+            "noise_floor_reason": self.floor.reason,
             "verdict": self.verdict.value,
             "reason": self.reason,
         }
@@ -134,8 +135,8 @@ def _compared(
 
 def _decided(cells: Sequence[Cell]) -> Iterator[Cell]:
     judged = [cell for cell in cells if cell.verdict is not Word.NONE]
-    tested = [cell.ratio.p_value for cell in judged if cell.ratio.p_value is not None]
-    adjusted = iter(holm(tested))
+    p_values = [cell.floor.p_value(cell.ratio) for cell in judged]
+    adjusted = iter(holm([p_value for p_value in p_values if p_value is not None]))
     for cell in cells:
         if cell.verdict is Word.NONE:
             yield cell

@@ -5,7 +5,7 @@ Cases are matched by content (case_id), never by name. Made from records alone; 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -304,24 +304,39 @@ class _Pair:
         return Middle(median(there) if there else None, len(there), left_out)
 
     def _floor(self) -> Floor:
-        """The wider of both sides'; none where one has none, unsteady where one is."""
+        """The wider of both sides'; none where one has none."""
         if self.reference is None:
             return Floor(None, reason="the case has no reference arm")
-        floors = [
-            (side, aa_floor(runs, self.reference, self.metric, side.broken))
-            for side, runs in ((self.base, self.base_runs), (self.head, self.head_runs))
-        ]
-        for side, floor in floors:
-            if floor.value is None:
-                return replace(floor, reason=f"{side.name}: {floor.reason}")
-        widest = max((floor for _, floor in floors), key=lambda floor: floor.value or 0.0)
-        doubts = [f"{side.name}: {floor.reason}" for side, floor in floors if floor.is_unsteady]
-        return replace(widest, reason="; ".join(doubts) or None, is_unsteady=bool(doubts))
+        sides = ((self.base, self.base_runs), (self.head, self.head_runs))
+        floors = {side.name: aa_floor(runs, self.reference, self.metric, side.broken) for side, runs in sides}
+        absent = [f"{name}: {floor.reason}" for name, floor in floors.items() if floor.value is None]
+        if not absent:
+            return max(floors.values(), key=lambda floor: floor.value or 0.0)
+        return Floor(
+            None,
+            min(floor.num_rounds for floor in floors.values()),
+            "; ".join(absent),
+            is_unsteady=any(floor.is_unsteady for floor in floors.values()),
+            shift=_shift(floors.values()),
+        )
+
+
+def _shift(floors: Collection[Floor]) -> float | None:
+    """How far what sets either side's arm apart from itself may shift the ratio of both: by the sum.
+
+    None where one side tells neither that nor its noise, or neither side is unsteady.
+    """
+    known = [floor for floor in floors if floor.is_unsteady or floor.value is not None]
+    if len(known) < len(floors) or not any(floor.is_unsteady for floor in known):
+        return None
+    shift = sum(floor.shift or 0.0 for floor in known)
+    return max(shift, *(floor.value or 0.0 for floor in known))
 
 
 def _decided(found: Sequence[Difference]) -> Iterator[Difference]:
     """With Holm's correction over all that have a p value, and the verdicts."""
-    adjusted = iter(holm([one.ratio.p_value for one in found if one.ratio.p_value is not None]))
+    p_values = [one.floor.p_value(one.ratio) for one in found]
+    adjusted = iter(holm([p_value for p_value in p_values if p_value is not None]))
     for one in found:
         p_value = next(adjusted) if one.ratio.p_value is not None else None
         better = DEFINITIONS[one.metric].better

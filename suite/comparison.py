@@ -59,6 +59,7 @@ class Comparison:
             "p_value": ratio.p_value,
             "adjusted_p_value": self.adjusted_p,
             "noise_floor": factor(self.floor.value),
+            "noise_floor_reason": self.floor.reason,
             "num_aa_rounds": self.floor.num_rounds,
             "smallest_effect": factor(self.smallest_effect),
             **_ends("bootstrap", ratio.bootstrap),
@@ -137,8 +138,8 @@ def reference_runs(
 
 def _decided(found: Sequence[Comparison]) -> list[Comparison]:
     """With Holm's correction over all that have a p value, and the verdicts."""
-    tested = [one.ratio.p_value for one in found if one.ratio.p_value is not None]
-    adjusted = iter(holm(tested))
+    p_values = [one.floor.p_value(one.ratio) for one in found]
+    adjusted = iter(holm([p_value for p_value in p_values if p_value is not None]))
     decided = []
     for one in found:
         p_value = next(adjusted) if one.ratio.p_value is not None else None

@@ -2,7 +2,8 @@
 
 Pure. A limit is broken where the whole interval lies beyond it, or where there is nothing to compare, be it
 of one arm of one case, or because too few rounds are left of which none is INVALID: a gate that finds no data
-must not open. What one cannot tell breaks nothing, and is told.
+must not open. What one cannot tell breaks nothing, and is told. Where a run differs from itself the interval
+is taken to reach as much farther.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from suite.errors import SuiteError
 from suite.metrics import DEFINITIONS
 from suite.ratios import ALPHA, holm
 from suite.schema import one_of
+from suite.verdict import UNSTEADY
 
 _LIMIT = re.compile(r"\s*([^<>\s]+)\s*([<>])\s*([+-]?[0-9]+(?:\.[0-9]+)?)\s*%\s*")
 _MAX_PERCENT = 1_000_000
@@ -121,9 +123,12 @@ def _by_chance(one: Judged) -> Judged:
 
 
 def _p_value(one: Judged) -> float:
-    """Of no difference from the limit; 1 where there is no interval."""
+    """Of no difference from the limit, or from what a shift makes of it; 1 where there is no interval."""
     assert one.difference is not None
-    found = one.difference.ratio.p_against(one.limit.log)
+    shift = one.difference.floor.shift or 0.0
+    found = one.difference.ratio.p_against(
+        one.limit.log - shift if one.limit.is_below else one.limit.log + shift
+    )
     return 1.0 if found is None else found
 
 
@@ -136,14 +141,17 @@ def _look(limit: Limit, one: Difference) -> Judged:
         return Judged(limit, one, Outcome.NO_DATA, "; ".join([*told, _plain(ratio.reason)]))
     if ratio.interval is None:
         return Judged(limit, one, Outcome.CANNOT_TELL, _plain(ratio.reason))
-    shift = (one.floor.value or 0.0) if one.floor.is_unsteady else 0.0
+    shift = one.floor.shift if one.floor.is_unsteady else 0.0
+    if shift is None:
+        return Judged(limit, one, Outcome.CANNOT_TELL, one.floor.reason or UNSTEADY)
     low, high = ratio.interval.low - shift, ratio.interval.high + shift
+    whole = "the whole interval, even shifted by what A/A shows," if shift else "the whole interval"
     if (high < limit.log) if limit.is_below else (low > limit.log):
-        return Judged(limit, one, Outcome.BROKEN, "the whole interval lies beyond the limit")
+        return Judged(limit, one, Outcome.BROKEN, f"{whole} lies beyond the limit")
     if (low >= limit.log) if limit.is_below else (high <= limit.log):
-        return Judged(limit, one, Outcome.HELD, "the whole interval lies within the limit")
-    across = "the interval reaches across the limit"
-    return Judged(limit, one, Outcome.CANNOT_TELL, (one.floor.reason or across) if shift else across)
+        return Judged(limit, one, Outcome.HELD, f"{whole} lies within the limit")
+    reason = one.floor.reason if shift else None
+    return Judged(limit, one, Outcome.CANNOT_TELL, reason or "the interval reaches across the limit")
 
 
 def _plain(reason: str | None) -> str:

@@ -6,11 +6,15 @@ to gather them out of their blocks anew in every layer of every step copies a hu
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import torch
 
 _NOTHING = -1
+_MOST = 2  # times the blocks of the cache
+_TOO_LARGE = 8  # times the blocks that are wanted
+_SMALL = 64  # blocks that are not worth giving back
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,7 @@ class _Layer:
         self._seen = self._contexts
 
     def updated(self, cache: torch.Tensor, rows: KeptRows) -> torch.Tensor:
+        """A view [rows, kv_heads, positions, head_dim] of the rows' contexts, as the cache has them now."""
         if len(rows.stale_ids):
             blocks = cache.index_select(0, rows.stale_ids).transpose(1, 2)
             self._by_block.index_put_(rows.stale, blocks)
@@ -66,6 +71,7 @@ class _Copy:
     block_ids: torch.Tensor
     as_of: torch.Tensor
     layers: dict[int, tuple[_Layer, _Layer]] = field(default_factory=dict)
+    used_in: int = 0  # the last step
 
     @staticmethod
     def of(num_rows: int, capacity: int) -> _Copy:
@@ -76,6 +82,10 @@ class _Copy:
     def size(self) -> tuple[int, int]:
         num_rows, capacity = self.block_ids.shape
         return num_rows, capacity
+
+    def suits(self, num_rows: int, width: int) -> bool:
+        has_room = num_rows <= self.size[0] and width <= self.size[1]
+        return has_room and math.prod(self.size) <= _TOO_LARGE * (num_rows * width + _SMALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +122,8 @@ class KeptContexts:
     """The same values as a gather from the cache would give, whatever rows and blocks are used for.
 
     Of each block it is known which step wrote to it last, and of each copy of one, as of which step it is.
+    Groups of rows have copies of their own, by window (the layers that have it) and number; those of a window
+    together take at most _MOST times the room of the cache, and rows beyond that are not kept.
     """
 
     def __init__(self, num_blocks: int, block_size: int, num_kv_heads: int) -> None:
@@ -119,14 +131,14 @@ class KeptContexts:
         self._num_heads = num_kv_heads
         self._step = 0
         self._written = torch.zeros(num_blocks, dtype=torch.int64)
-        self._copies: dict[object, _Copy] = {}
-        self._first_ids: dict[object, list[int]] = {}
+        self._copies: dict[tuple[int | None, int], _Copy] = {}
         self._slots = self._before = torch.empty(0, dtype=torch.int64)
 
     def write_all(self) -> None:
         """Every block was written to: nothing that was copied so far is of any use."""
         self._step += 1
         self._written.fill_(self._step)
+        self._copies.clear()
 
     def begin_step(self, slot_mapping: torch.Tensor) -> None:
         """slot_mapping [tokens]: the flat positions that this step writes to, in every layer."""
@@ -136,27 +148,32 @@ class KeptContexts:
         self._before = self._written.index_select(0, blocks)
         self._written.index_fill_(0, blocks, self._step)
 
-    def order(self, group: object, given: DecodeRows) -> torch.Tensor | None:
+    def order(self, window: int | None, number: int, given: DecodeRows) -> torch.Tensor | None:
         """The order of a group's rows in which fewest change places, as indices; None: the given one.
 
         Where one goes the last takes its place: in another order all behind it would be copied anew. A row is
         known by the block it begins with, which is as good as it need be.
         """
+        copy = self._copies.get((window, number))
+        if copy is None:
+            return None
         first_ids = given.block_ids[:, 0].tolist()
         coming: dict[int, list[int]] = {}
         for index, block_id in enumerate(first_ids):
             coming.setdefault(block_id, []).append(index)
-        held = self._first_ids.get(group, [])[: len(first_ids)]
+        held = copy.block_ids[: len(first_ids), 0].tolist()
         found = [coming[block_id].pop(0) if coming.get(block_id) else None for block_id in held]
         others = iter(sorted(index for indices in coming.values() for index in indices))
         order = [next(others) if index is None else index for index in found] + [*others]
-        self._first_ids[group] = [first_ids[index] for index in order]
         return None if order == [*range(len(order))] else torch.tensor(order)
 
-    def rows(self, group: object, given: DecodeRows) -> KeptRows:
-        """Those rows in the copy of that group; one that had other rows before is brought up to date."""
+    def rows(self, window: int | None, number: int, given: DecodeRows) -> KeptRows | None:
+        """Those rows in the group's copy, whatever it had before; None where there is no room for them."""
         num_rows, width = given.block_ids.shape
-        copy = self._room(group, num_rows, width)
+        copy = self._room(window, number, num_rows, width)
+        if copy is None:
+            return None
+        copy.used_in = self._step
         ids, as_of = copy.block_ids[:num_rows, :width], copy.as_of[:num_rows, :width]
         last = (given.counts - 1)[:, None]
         is_own = torch.arange(width) <= last
@@ -181,15 +198,27 @@ class KeptContexts:
             _copy=copy,
         )
 
-    def _room(self, group: object, num_rows: int, width: int) -> _Copy:
-        """The group's copy, or an empty one with room to grow where that is too small."""
-        copy = self._copies.get(group)
-        had = (0, 0) if copy is None else copy.size
-        if copy is None or num_rows > had[0] or width > had[1]:
-            copy = self._copies[group] = _Copy.of(_roomy(num_rows, had[0]), _roomy(width, had[1]))
+    def _room(self, window: int | None, number: int, num_rows: int, width: int) -> _Copy | None:
+        """The group's copy; an empty one where that is too small, or far too large."""
+        copy = self._copies.pop((window, number), None)
+        if copy is None or not copy.suits(num_rows, width):
+            left = self._left(window)
+            sizes = ((_roomy(num_rows), _roomy(width)), (num_rows, width))
+            copy = next((_Copy.of(*size) for size in sizes if math.prod(size) <= left), None)
+        if copy is not None:
+            self._copies[window, number] = copy
         return copy
 
+    def _left(self, window: int | None) -> int:
+        """How many blocks more a window's copies may have; those of groups that are no more make room."""
+        own = [name for name in self._copies if name[0] == window]
+        for name in own:
+            if self._copies[name].used_in < self._step - 1:
+                del self._copies[name]
+        taken = sum(math.prod(self._copies[name].size) for name in own if name in self._copies)
+        return _MOST * len(self._written) - taken
 
-def _roomy(wanted: int, had: int) -> int:
+
+def _roomy(wanted: int) -> int:
     """A quarter more than what is wanted, so that growing by one does not copy everything each time."""
-    return had if wanted <= had else wanted + wanted // 4 + 2
+    return wanted + wanted // 4 + 2

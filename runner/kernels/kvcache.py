@@ -16,10 +16,12 @@ POISON = 1e4
 class KVCache:
     """keys, values: one [num_blocks + 1, block_size, num_kv_heads, head_dim] tensor a layer.
 
-    `kept`: on a CPU, what decode rows attend to in one piece. The block behind those of the configuration is
-    scratch: rows that only fill a step up are written there.
-    Blocks come first so that a request's context is gathered by whole blocks; gathers write into scratch
-    that is kept, because fresh temporaries cost several times the copy itself on a CPU.
+    The block behind those of the configuration is scratch: rows that only fill a step up are written there.
+    Blocks come first so that a request's context is gathered by whole blocks; gathers write into memory of
+    their own that stays, because fresh temporaries cost several times the copy itself on a CPU.
+
+    `kept`: on a CPU, what decode rows attend to in one piece. It has to be told what is written: of a step's
+    positions, as the step begins; of anything else, by `write_all`.
     """
 
     def __init__(
@@ -28,7 +30,6 @@ class KVCache:
         shape = (config.num_blocks + 1, config.block_size, model.num_kv_heads, model.head_dim)
         self.scratch_block = config.num_blocks
         self.block_size = config.block_size
-        self.num_blocks = shape[0]
         layers = range(model.num_layers)
         self.keys = [torch.empty(shape, dtype=dtype, device=device) for _ in layers]
         self.values = [torch.empty(shape, dtype=dtype, device=device) for _ in layers]

@@ -22,7 +22,7 @@ _NORMS = {
 
 
 class QuickNorm(nn.Module):
-    """Over the last dimension of what it is given."""
+    """Over the last dimension of what it is given; weight [dim], epsilon a tensor, as `addcmul` wants it."""
 
     def __init__(self, weight: torch.Tensor, epsilon: float) -> None:
         super().__init__()

@@ -20,9 +20,6 @@ from runner.kernels.kvcache import KVCache
 
 _NUM_BUCKETS = 4
 _MIN_ROWS_TO_BUCKET = 8
-_MOST_OF_CACHE = (
-    2  # blocks that a group's rows may have kept, each as wide as the longest, per block there is
-)
 _MIN_SPREAD_TO_BUCKET = 1.5  # bucketing loses when all contexts are about as long
 
 
@@ -100,26 +97,21 @@ class _SdpaStep:
                 _check_limits(self._rows, self.limits)
             dtype = self.cache.keys[0].dtype
             groups = _build_groups(self._rows, self.cache.block_size, window, dtype)
-            self._groups[window] = [
-                self._kept((window, number), group) for number, group in enumerate(groups)
-            ]
+            self._groups[window] = [self._kept(window, number, group) for number, group in enumerate(groups)]
         return self._groups[window]
 
-    def _kept(self, name: tuple[int | None, int], group: _Group) -> _Group:
-        """The group with its contexts kept, where they are.
-
-        They are not where one row is so long that copies of all would take more room than the cache.
-        """
+    def _kept(self, window: int | None, number: int, group: _Group) -> _Group:
+        """The group with its contexts kept, where there is room for them."""
         kept, rows = self.cache.kept, group.decodes
-        if kept is None or rows is None or rows.block_ids.numel() > _MOST_OF_CACHE * self.cache.num_blocks:
+        if kept is None or rows is None:
             return group
-        order = None if group.tokens is None else kept.order(name, rows)
+        order = None if group.tokens is None else kept.order(window, number, rows)
         if order is not None:
             rows = rows.ordered(order)
             group = replace(
                 group, tokens=rows.tokens, block_ids=rows.block_ids.flatten(), mask=group.mask[order]
             )
-        return replace(group, decodes=rows, kept=kept.rows(name, rows))
+        return replace(group, decodes=rows, kept=kept.rows(window, number, rows))
 
 
 class SdpaAttention:

@@ -25,9 +25,9 @@ def table(scenario: ScenarioData) -> Table:
         reason=undefined("no case ran two arms"),
         note="Rounds are paired: mean of the logs of their ratios, Student's t interval; where the reference "
         "arm ran twice a round, to the geometric mean of both. Noise floor: half "
-        "the width of that interval for the reference arm against itself (A/A), at least 0.5 %; its "
-        "farther end where it shows a difference. An interval "
+        "the width of that interval for the reference arm against itself (A/A), at least 0.5 %. An interval "
         "wholly outside the floor is faster or slower, wholly inside equal, anything else cannot tell. "
+        "Where A/A itself shows a difference there is no floor: only an interval beyond all of it decides. "
         "Smallest effect: what so many rounds of such noise would have decided in 4 of 5 experiments.",
     )
 

@@ -127,10 +127,14 @@ def test_the_floor_is_the_wider_of_both_runs_and_missing_where_one_has_none():
     (one,) = compared(experiment(1), quiet).differences
     assert one.verdict.word is Word.CANNOT_TELL and one.verdict.reason == f"head0: {NO_FLOOR}"
     unsteady = [*quiet, *rounds_of("sync-ids", 1.02, 2, is_aa=True)]
-    for other in (experiment(1), loud):
+    for other, least in ((experiment(1), 0.02), (loud, 0.02), (unsteady, 0.04)):
         (one,) = compared(unsteady, other).differences
-        assert one.floor.is_unsteady and one.floor.value > 0.02
-        assert (one.verdict.word, one.verdict.reason) == (Word.CANNOT_TELL, f"base: {UNSTEADY}")
+        assert one.floor.is_unsteady and one.floor.value is None and least < one.floor.shift < least + 0.02
+        assert one.verdict.word is Word.CANNOT_TELL and one.verdict.reason.startswith(f"base: {UNSTEADY}")
+    for sides in ((unsteady, quiet), (quiet, unsteady)):
+        (one,) = compared(*sides).differences
+        assert one.floor.is_unsteady and one.floor.shift is None
+        assert UNSTEADY in one.verdict.reason and NO_FLOOR in one.verdict.reason
 
 
 def drifting(runs):

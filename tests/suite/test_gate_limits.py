@@ -120,6 +120,14 @@ def test_where_an_arm_differs_from_itself_only_what_is_beyond_that_is_judged(lim
     (one,) = judged(limit, experiment(1), unsteady(share))
     assert one.outcome is outcome
     assert ("differs from itself" in one.reason) == (outcome is Outcome.CANNOT_TELL)
+    assert ("even shifted by what A/A shows" in one.reason) == (outcome is not Outcome.CANNOT_TELL)
+
+
+def test_where_one_run_differs_from_itself_and_the_other_says_nothing_of_that_nothing_is_judged():
+    silent = [run for run in experiment(1) if not run.is_aa]
+    for base, head in ((silent, unsteady(0.2)), (unsteady(5.0), silent)):
+        (one,) = judged("output_throughput<-3%", base, head)
+        assert one.outcome is Outcome.CANNOT_TELL and "differs from itself" in one.reason
 
 
 def test_of_many_arms_one_that_is_beyond_by_chance_breaks_nothing():

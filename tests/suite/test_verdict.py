@@ -61,13 +61,39 @@ def test_of_an_arm_that_differs_from_itself_the_floor_is_the_farther_end():
     """What is beyond it is told, and nothing else: being within so wide a floor makes nobody equal."""
     for sign in (1, -1):
         floor = noise_floor(ratio_of_logs(sign * np.array([0.02, 0.03, 0.04, 0.03, 0.02, 0.04])))
-        assert floor.is_unsteady and floor.reason == UNSTEADY
-        assert 0.03 < floor.value < 0.05
+        assert floor.is_unsteady and (floor.value, floor.reason) == (None, UNSTEADY)
+        assert 0.03 < floor.shift < 0.05
         assert decide(seen(0.4, 0.5), floor, "higher", 0.001).word is Word.FASTER
         for low, high in ((0.01, 0.5), (-0.01, 0.01), (0.03, 0.035)):
             verdict = decide(seen(low, high), floor, "higher", 0.001)
             assert (verdict.word, verdict.reason) == (Word.CANNOT_TELL, UNSTEADY)
-    assert not noise_floor(ratio_of_logs(np.array([0.02, -0.03, 0.04, 0.03, -0.02]))).is_unsteady
+    steady = noise_floor(ratio_of_logs(np.array([0.02, -0.03, 0.04, 0.03, -0.02])))
+    assert not steady.is_unsteady and steady.shift is None
+
+
+def test_the_p_value_beside_an_unsteady_floor_is_of_no_difference_beyond_the_shift():
+    ratio = ratio_of_logs(np.random.default_rng(4).normal(0.05, 0.01, 10))
+    assert Floor(0.01).p_value(ratio) == ratio.p_value
+    unsteady = Floor(None, is_unsteady=True, shift=0.04)
+    assert unsteady.p_value(ratio) == ratio.p_against(0.04) > ratio.p_value
+    below = ratio_of_logs(-np.random.default_rng(4).normal(0.05, 0.01, 10))
+    assert unsteady.p_value(below) == pytest.approx(unsteady.p_value(ratio))
+    assert Floor(None, is_unsteady=True, shift=0.06).p_value(ratio) == 1.0
+    assert unsteady.p_value(Ratio(2, reason="few")) is None
+
+
+def test_chance_makes_no_winner_of_arms_that_a_shift_sets_apart_by_as_much_as_the_reference_from_itself():
+    """Every arm is off by what the second run of the reference is off by, and none is faster."""
+    random = np.random.default_rng(6)
+    winners = 0
+    for _ in range(NUM_EXPERIMENTS):
+        noise = random.normal(0, 0.01, (5, 10))
+        floor = noise_floor(ratio_of_logs(0.03 + noise[1] - noise[0]))
+        ratios = [ratio_of_logs(0.03 + arm - noise[0]) for arm in noise[2:]]
+        adjusted = holm([floor.p_value(ratio) for ratio in ratios])
+        words = [decide(ratio, floor, "higher", p).word for ratio, p in zip(ratios, adjusted, strict=True)]
+        winners += any(word in (Word.FASTER, Word.SLOWER) for word in words)
+    assert winners / NUM_EXPERIMENTS <= 0.05
 
 
 def experiments(effects, num_rounds, seed=0, noise=NOISE):

@@ -141,7 +141,7 @@ def test_a_layer_of_an_unknown_class_stays_and_its_parts_are_quick() -> None:
     assert float((hidden_of(text, 5, seed=3) - expected).abs().max()) < 2e-5 * float(expected.std())
 
 
-def test_without_onednn_the_layers_stay_and_norms_are_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_onednn_the_layers_stay_and_norms_are_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_layers, "can_pack", lambda: False)
     text = text_of("tiny-qwen3")
     expected = hidden_of(text, 5, seed=3)

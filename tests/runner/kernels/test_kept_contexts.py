@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import dataclass, field, replace
 
@@ -11,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner.config import RunnerConfig
-from runner.kernels import sdpa_attention
 from runner.kernels.attention import attend_rows
 from runner.kernels.geometry import StepGeometry, StepLimits
 from runner.kernels.kept_contexts import DecodeRows, KeptContexts, KeptRows
@@ -67,6 +67,12 @@ class Traffic:
             if count:
                 step.append((row, count))
         return step
+
+    def reject(self, step: list[tuple[Row, int]]) -> None:
+        """Behind it: some of a row's new tokens were guesses, and wrong ones."""
+        for row, count in step:
+            if count > 1 and self.draw.random() < 0.3:
+                row.length -= self.draw.randint(1, count - 1)
 
     def admit(self) -> None:
         """Anew, or behind full blocks of another: even ones that are written to in this very step."""
@@ -164,6 +170,7 @@ def assert_alike(traffic: Traffic, num_steps: int, reset_at: int | None = None) 
             torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
         for row, count in step:
             row.length += count
+        traffic.reject(step)
 
 
 @settings(max_examples=60)
@@ -207,15 +214,10 @@ class Steps:
             0, *[torch.full((len(slots), KV_HEADS, DIM), float(length))] * 2, torch.tensor(slots)
         )
         num_rows, width = len(tables), len(tables[0])
-        return kept.rows(
-            "group",
-            DecodeRows(
-                torch.tensor(tables),
-                torch.full((num_rows,), width),
-                torch.arange(num_rows),
-                torch.full((num_rows,), offset),
-            ),
-        )
+        counts, offsets = torch.full((num_rows,), width), torch.full((num_rows,), offset)
+        rows = kept.rows(None, 0, DecodeRows(torch.tensor(tables), counts, torch.arange(num_rows), offsets))
+        assert rows is not None
+        return rows
 
     def contexts(self, rows: KeptRows) -> tuple[torch.Tensor, torch.Tensor]:
         return rows.contexts(0, self.cache.keys[0], self.cache.values[0])
@@ -244,7 +246,7 @@ def test_a_row_in_anothers_place_and_a_block_in_anothers_are_copied_anew() -> No
 
 def rows_that_begin_with(*block_ids: int) -> DecodeRows:
     every = torch.ones(len(block_ids), dtype=torch.int64)
-    return DecodeRows(torch.tensor(block_ids)[:, None], every, every, every)
+    return DecodeRows(torch.tensor(block_ids)[:, None], every, every * 0, every * 0)
 
 
 @pytest.mark.parametrize(
@@ -262,10 +264,12 @@ def rows_that_begin_with(*block_ids: int) -> DecodeRows:
 )
 def test_rows_keep_their_places(then: tuple[int, ...], order: list[int] | None) -> None:
     kept = KeptContexts(10, 4, KV_HEADS)
-    assert kept.order("group", rows_that_begin_with(1, 2, 3, 4)) is None
-    found = kept.order("group", rows_that_begin_with(*then))
+    assert kept.order(None, 0, rows_that_begin_with(*then)) is None
+    kept.begin_step(torch.zeros(1, dtype=torch.int64))
+    kept.rows(None, 0, rows_that_begin_with(1, 2, 3, 4))
+    found = kept.order(None, 0, rows_that_begin_with(*then))
     assert (None if found is None else found.tolist()) == order
-    assert kept.order("other", rows_that_begin_with(*then)) is None
+    assert kept.order(None, 1, rows_that_begin_with(*then)) is None
 
 
 def test_a_reset_leaves_no_copy() -> None:
@@ -275,18 +279,59 @@ def test_a_reset_leaves_no_copy() -> None:
     assert steps.rows([[3, 1]], 6).stale_ids.tolist() == [3, 1]
 
 
-def test_rows_of_which_one_is_far_longer_are_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each would have as much room as the longest: more than twice the cache."""
+def room_of(kept: KeptContexts) -> int:
+    return sum(math.prod(copy.size) for copy in kept._copies.values())
+
+
+def rows_of(num_rows: int, width: int) -> DecodeRows:
+    """Rows of so many blocks each, all of them one and the same block."""
+    counts, zeros = torch.full((num_rows,), width), torch.zeros(num_rows, dtype=torch.int64)
+    return DecodeRows(torch.zeros((num_rows, width), dtype=torch.int64), counts, zeros, zeros)
+
+
+def taken(kept: KeptContexts, *groups: tuple[int, int]) -> list[bool]:
+    """A step of so many groups, of that many rows and blocks each: which are kept."""
+    kept.begin_step(torch.zeros(1, dtype=torch.int64))
+    return [kept.rows(None, number, rows_of(*size)) is not None for number, size in enumerate(groups)]
+
+
+def test_copies_take_at_most_twice_the_room_of_the_cache() -> None:
+    kept = KeptContexts(100, 4, KV_HEADS)
+    assert taken(kept, (10, 10)) == [True] and room_of(kept) == 14 * 14
+    assert taken(kept, (40, 5)) == [True] and room_of(kept) == 200  # not a block more than is wanted
+    assert taken(kept, (5, 40)) == [True] and room_of(kept) == 200  # many short ones, then few long ones
+    assert taken(kept, (41, 5)) == [False] and room_of(kept) == 0
+    # What is left once one has its room; of groups that were there before none loses it to another.
+    assert taken(kept, (10, 10), (10, 10)) == [True, False]
+    for _ in range(3):
+        assert taken(kept, (10, 12), (2, 1)) == [True, True]
+        assert room_of(kept) <= 200
+    # A group that is no more makes room for those that are.
+    for _ in range(2):
+        assert taken(kept, (10, 12)) == [True]
+    assert (None, 1) in kept._copies
+    assert taken(kept, (40, 5)) == [True] and set(kept._copies) == {(None, 0)}
+
+
+def test_room_that_is_far_too_much_is_given_back() -> None:
+    kept = KeptContexts(4000, 4, KV_HEADS)
+    taken(kept, (40, 40))
+    assert room_of(kept) == 52 * 52
+    taken(kept, (20, 20))
+    assert room_of(kept) == 52 * 52
+    taken(kept, (5, 20))
+    assert room_of(kept) == 8 * 27
+
+
+def test_rows_that_are_not_kept_are_gathered() -> None:
     keeping, _ = caches(8, 2)
     step = [(Row([0, 1, 2, 3, 4], 9, 20), 1), *[(Row([5], 0, 9), 1)] * 4]
     geometry, limits = geometry_of(step, 2)
     given = [torch.ones(5, heads, DIM) for heads in (HEADS, KV_HEADS, KV_HEADS)]
-    for most, is_kept in ((2, False), (3, True)):
-        monkeypatch.setattr(sdpa_attention, "_MOST_OF_CACHE", most)
-        paged = SdpaAttention().begin(geometry, keeping, limits)
-        attend_rows(paged, 0, *given, 0.3, None)
-        ((group,),) = paged._groups.values()
-        assert (group.kept is not None) == is_kept
+    paged = SdpaAttention().begin(geometry, keeping, limits)
+    attend_rows(paged, 0, *given, 0.3, None)
+    ((group,),) = paged._groups.values()
+    assert group.kept is None
 
 
 def test_on_a_gpu_nothing_is_kept() -> None:
