@@ -60,9 +60,11 @@ class Step:
             table[row, :width] = blocks[place : place + width]
             place += width
         starts = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
-        tensors = [tensor.to(device) for tensor in (starts, first, ends, table)]
+        new = [torch.arange(begin, stop) for begin, stop in zip(first.tolist(), ends.tolist(), strict=True)]
+        slots = [own[place // size] * size + place % size for own, place in zip(table, new, strict=True)]
+        tensors = [tensor.to(device) for tensor in (starts, first, ends, table, torch.cat(slots))]
         none = torch.empty(0, dtype=torch.int64, device=device)
-        self.geometry = StepGeometry(*tensors, none, none)
+        self.geometry = StepGeometry(*tensors, none)
         self.limits = StepLimits(int(counts.max()), int(ends.max()), int((counts == 1).sum()))
         query = torch.randn(model.num_heads, int(counts.sum()), model.head_dim, generator=generator)
         self.query = query.to(device, dtype).transpose(0, 1)
