@@ -98,8 +98,8 @@ MUTANTS = (
     Mutant(
         "each-cell-of-a-sweep-is-judged-alone",
         "suite/break_even.py",
-        "adjusted = iter(holm([p_value for p_value in p_values if p_value is not None]))",
-        "adjusted = iter([p_value for p_value in p_values if p_value is not None])",
+        "adjusted = iter(adjusted_p_values([(cell.ratio, cell.floor) for cell in judged]))",
+        "adjusted = iter(cell.floor.p_value(cell.ratio) for cell in judged)",
         (f"{_CELLS}test_holm_is_over_all_cells_of_the_sweep",),
     ),
 )

@@ -48,7 +48,7 @@ MUTANTS = (
         "suite/verdict.py",
         "    if floor.is_unsteady:\n        return Verdict(Word.CANNOT_TELL",
         "    if floor.is_unsteady and is_outside:\n        return Verdict(Word.CANNOT_TELL",
-        (f"{_VERDICT}test_of_an_arm_that_differs_from_itself_the_floor_is_the_farther_end",),
+        (f"{_VERDICT}test_of_an_arm_that_differs_from_itself_what_is_beyond_the_farther_end_is_told",),
     ),
     Mutant(
         "beyond-a-shift-is-beyond-nothing",

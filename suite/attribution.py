@@ -18,9 +18,9 @@ from suite.arms import named_arm
 from suite.bill import ArmBill
 from suite.checks import Broken, Finding, broken_rules
 from suite.comparison import invalid_rounds, left_out_rounds
-from suite.ratios import Interval, Ratio, factor, holm, paired_ratio, with_left_out
+from suite.ratios import Interval, Ratio, factor, paired_ratio, with_left_out
 from suite.record import RunRecord, Status, StepListRecord
-from suite.verdict import UNKNOWN_FLOOR, Floor, Word, decide, noise_floor
+from suite.verdict import UNKNOWN_FLOOR, Floor, Word, adjusted_p_values, decide, noise_floor
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,12 +371,10 @@ def _case_key(run: RunRecord) -> tuple[str, str]:
 
 def _decided(found: Sequence[Line]) -> Iterator[Line]:
     """With the verdicts, Holm's correction being over all lines of the case that have a p value."""
-    p_values = [line.floor.p_value(line.ratio) for line in found if line.ratio is not None]
-    adjusted = iter(holm([p_value for p_value in p_values if p_value is not None]))
+    adjusted = iter(adjusted_p_values([(line.ratio, line.floor) for line in found if line.ratio is not None]))
     for line in found:
         if line.ratio is None:
             yield line
             continue
-        p_value = None if line.ratio.p_value is None else next(adjusted)
-        verdict = decide(line.ratio, line.floor, "lower", p_value)
+        verdict = decide(line.ratio, line.floor, "lower", next(adjusted))
         yield replace(line, verdict=verdict.word, reason=verdict.reason)

@@ -14,9 +14,9 @@ from suite.case_design import CaseKey, Design
 from suite.checks import Finding
 from suite.comparison import Comparison, compare
 from suite.metrics import DEFINITIONS
-from suite.ratios import Interval, Ratio, factor, holm
+from suite.ratios import Interval, Ratio, factor
 from suite.record import RunRecord
-from suite.verdict import UNKNOWN_FLOOR, Floor, Word, decide
+from suite.verdict import UNKNOWN_FLOOR, Floor, Word, adjusted_p_values, decide
 
 TWINS = (
     ("async-rows", "sync-rows"),
@@ -135,12 +135,10 @@ def _compared(
 
 def _decided(cells: Sequence[Cell]) -> Iterator[Cell]:
     judged = [cell for cell in cells if cell.verdict is not Word.NONE]
-    p_values = [cell.floor.p_value(cell.ratio) for cell in judged]
-    adjusted = iter(holm([p_value for p_value in p_values if p_value is not None]))
+    adjusted = iter(adjusted_p_values([(cell.ratio, cell.floor) for cell in judged]))
     for cell in cells:
         if cell.verdict is Word.NONE:
             yield cell
             continue
-        p_value = None if cell.ratio.p_value is None else next(adjusted)
-        verdict = decide(cell.ratio, cell.floor, cell.better, p_value)
+        verdict = decide(cell.ratio, cell.floor, cell.better, next(adjusted))
         yield replace(cell, verdict=verdict.word, reason=verdict.reason)

@@ -21,9 +21,9 @@ from suite.comparison import (
     why_not_judged,
 )
 from suite.metrics import DEFINITIONS
-from suite.ratios import LeftOut, Ratio, factor, holm, unpaired_ratio
+from suite.ratios import LeftOut, Ratio, factor, unpaired_ratio
 from suite.record import RunRecord
-from suite.verdict import Floor, Verdict, Word, decide
+from suite.verdict import Floor, Verdict, Word, adjusted_p_values, decide
 
 WRONG_BASE = "the base has wrong tokens"
 OTHER_WORKLOAD = "the requests are others, though the case is the same: its workload hash differs"
@@ -335,10 +335,8 @@ def _shift(floors: Collection[Floor]) -> float | None:
 
 def _decided(found: Sequence[Difference]) -> Iterator[Difference]:
     """With Holm's correction over all that have a p value, and the verdicts."""
-    p_values = [one.floor.p_value(one.ratio) for one in found]
-    adjusted = iter(holm([p_value for p_value in p_values if p_value is not None]))
-    for one in found:
-        p_value = next(adjusted) if one.ratio.p_value is not None else None
+    adjusted = adjusted_p_values([(one.ratio, one.floor) for one in found])
+    for one, p_value in zip(found, adjusted, strict=True):
         better = DEFINITIONS[one.metric].better
         if one.verdict.word is Word.NONE or better == "neither":
             yield one

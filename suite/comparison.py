@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from suite.case_design import CaseKey, Design, old_design
 from suite.checks import Broken, Finding, broken_rules
 from suite.metrics import DEFINITIONS
-from suite.ratios import Interval, LeftOut, Ratio, factor, holm, paired_ratio, with_left_out
+from suite.ratios import Interval, LeftOut, Ratio, factor, paired_ratio, with_left_out
 from suite.record import RunRecord, Status
-from suite.verdict import Floor, Verdict, Word, decide, noise_floor
+from suite.verdict import Floor, Verdict, Word, adjusted_p_values, decide, noise_floor
 
 WRONG_ARM = "wrong by design, speed not judged"
 WRONG_TOKENS = "wrong tokens, speed not judged"
@@ -138,11 +138,9 @@ def reference_runs(
 
 def _decided(found: Sequence[Comparison]) -> list[Comparison]:
     """With Holm's correction over all that have a p value, and the verdicts."""
-    p_values = [one.floor.p_value(one.ratio) for one in found]
-    adjusted = iter(holm([p_value for p_value in p_values if p_value is not None]))
+    adjusted = adjusted_p_values([(one.ratio, one.floor) for one in found])
     decided = []
-    for one in found:
-        p_value = next(adjusted) if one.ratio.p_value is not None else None
+    for one, p_value in zip(found, adjusted, strict=True):
         if one.verdict.word is not Word.NONE:
             better = DEFINITIONS[one.metric].better
             assert better != "neither", f"{one.metric} has no better direction"

@@ -9,11 +9,12 @@ the farther end of A/A's decides, and nobody is equal.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
-from suite.ratios import ALPHA, Interval, Ratio
+from suite.ratios import ALPHA, Interval, Ratio, holm
 
 MIN_FLOOR = math.log(1.005)
 """Two arms that differ by less than 0.5 % are equal for every use, however quiet the machine."""
@@ -80,12 +81,19 @@ def noise_floor(same: Ratio | None) -> Floor:
     return Floor(max(MIN_FLOOR, same.interval.half_width), same.num_rounds)
 
 
+def adjusted_p_values(judged: Sequence[tuple[Ratio, Floor]]) -> list[float | None]:
+    """Of each floor for its ratio, with Holm's correction over all that have one; None for the others."""
+    p_values = [floor.p_value(ratio) for ratio, floor in judged]
+    adjusted = iter(holm([p_value for p_value in p_values if p_value is not None]))
+    return [None if p_value is None else next(adjusted) for p_value in p_values]
+
+
 def decide(
     ratio: Ratio, floor: Floor, better: Literal["higher", "lower"], adjusted_p: float | None
 ) -> Verdict:
     """The verdict on a ratio of a metric.
 
-    `adjusted_p`: the floor's p value of the ratio, with Holm's correction over all comparisons of the case.
+    `adjusted_p`: of `adjusted_p_values`, over all comparisons of the case.
     """
     if ratio.interval is None:
         return Verdict(Word.CANNOT_TELL, (ratio.reason or "").removeprefix("cannot tell: "))

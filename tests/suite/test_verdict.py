@@ -57,7 +57,7 @@ def test_the_floor_is_the_half_width_of_the_a_a_interval_and_never_below_half_a_
     assert noise_floor(ratio_of_logs(np.zeros(8))).value == MIN_FLOOR == pytest.approx(math.log(1.005))
 
 
-def test_of_an_arm_that_differs_from_itself_the_floor_is_the_farther_end():
+def test_of_an_arm_that_differs_from_itself_what_is_beyond_the_farther_end_is_told():
     """What is beyond it is told, and nothing else: being within so wide a floor makes nobody equal."""
     for sign in (1, -1):
         floor = noise_floor(ratio_of_logs(sign * np.array([0.02, 0.03, 0.04, 0.03, 0.02, 0.04])))
